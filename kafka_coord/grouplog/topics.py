@@ -26,6 +26,12 @@ class LogTopics:
         """Finds out the current state of ``topics``. If nobody can be asked, what was known stays known. If ``follow``
         is set, later changes are noticed as well."""
 
+    async def unseen(self, partitions: Collection[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """Returns those of the partitions that the elected coordinator cannot have seen yet, although brokers know
+        them."""
+        del partitions
+        return frozenset()
+
     def note(self, topic: str, seen: TopicInfo | None) -> None:
         """Notes that the topic was seen, or (``None``) that it is gone."""
         self._known[topic] = seen

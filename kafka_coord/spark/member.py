@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +15,15 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.settings import member_settings
 from kafka_coord.consumer.troubles import Absences, look_in_zookeeper, missing_topics
-from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, NotFound, SettingsError, StoreUnavailable
+from kafka_coord.errors import (
+    BrokerError,
+    ConsumerClosed,
+    NoOffset,
+    NotFound,
+    SettingsError,
+    StoreError,
+    StoreUnavailable,
+)
 from kafka_coord.kafka.brokers import bootstrap_servers
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
@@ -24,6 +33,7 @@ from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRange, OffsetRanges, PlannedBatch
 from kafka_coord.zk import connect_with, layout
+from kafka_coord.zk.brokers import await_new
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +241,8 @@ class QueryMember:
     def _has_topics(self) -> bool:
         """Returns whether any topic exists that the query subscribes to. Raises :class:`NotFound`."""
         wanted = self._settings.member.subscription
+        with suppress(StoreError):
+            await_new(self._store, dict.fromkeys(wanted.topics))
         present = self._look(wanted, frozenset())
         missing = missing_topics(wanted, present.topics) if present is not None else ()
         if missing and not wanted.is_wildcard and self._options.on_data_loss is OnDataLoss.FAIL:

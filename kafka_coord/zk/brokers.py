@@ -3,16 +3,19 @@ wrong with unusable registrations, and the topics with their identities (ADR 42)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from kafka_coord.errors import MalformedValue, NoAuth
+from kafka_coord.errors import MalformedValue, NoAuth, StoreError
 from kafka_coord.model import Broker, TopicInfo, Unreadable, is_topic_id
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.zk import layout
+from kafka_coord.zk.root import reads_mirror, tell_changed
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 MIGRATING = (
@@ -23,6 +26,9 @@ DO_NOT_FINALISE = (
     "do not finalise the migration (zookeeper.metadata.migration.enable stays true on the controllers) before"
     " kafka-coord doctor says that the metadata comes from the brokers"
 )
+NEW_WITHIN_S = 1.5
+"""How long somebody who names a topic waits until the mirror has it, in seconds."""
+_LOOK_AGAIN_S = 0.1
 _MAX_ID = 2**31 - 1
 _WRITTEN_WITHIN_MS = 10_000
 """A KRaft controller that still writes Kafka's znodes has written a change within this time."""
@@ -185,3 +191,21 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
         replica_racks={number: found for number, found in racks.items() if found},
         former_identity=former,
     )
+
+
+def await_new(store: Store, named: Mapping[str, Collection[int] | None]) -> None:
+    """Gives a mirror, if there is one, the time to get topics and partitions that brokers may know already. To be
+    called before anybody is told that what was ``named`` does not exist. Raises :class:`StoreError`."""
+    highest = {topic: max(numbers or (0,)) for topic, numbers in named.items() if is_legal(topic)}
+    deadline, is_told = store.clock.monotonic() + NEW_WITHIN_S, False
+    while store.clock.monotonic() < deadline:
+        nodes = store.read_many([GetData(layout.broker_topic(topic)) for topic in highest]) if highest else ()
+        if all(_partition_count(node) > one for node, one in zip(nodes, highest.values(), strict=True)):
+            return
+        if not is_told:
+            if not reads_mirror(store):
+                return
+            with suppress(StoreError):  # whoever may only read sees it a little later
+                tell_changed(store)
+            is_told = True
+        time.sleep(_LOOK_AGAIN_S)

@@ -104,6 +104,13 @@ def read_cluster_record(store: Store) -> ClusterRecord | None:
     return ClusterRecord.from_znode(node.data) if isinstance(node, Node) else None
 
 
+def reads_mirror(store: Store) -> bool:
+    """Returns whether brokers and topics are read in the mirror, which has what is new a little later than the brokers
+    themselves. Raises :class:`StoreError`, and :class:`MalformedValue`."""
+    record = read_cluster_record(store)
+    return record is not None and record.root is Root.MIRROR
+
+
 def check_format(record: Node) -> None:
     """Raises :class:`UnknownVersion` if the tree has another format. Ignores a record that cannot be read at all."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from kafka_coord import Consumer
 from kafka_coord.dev.cluster.coordinator import Coordinator, serve_command
@@ -121,14 +122,36 @@ def test_members_of_every_kind_read_beside_kafka_4(kraft: KraftBroker, channel: 
     modern.close()
 
 
+def test_an_offset_of_a_topic_that_was_just_created_is_stored_at_once(kraft: KraftBroker, channel: str) -> None:
+    """The request that creates it passes no instance, so the mirror lacks it for up to a second."""
+    admin, offset = TopicAdmin(kraft.address), 5
+    admin.create("before", 1, replication=1)
+    with closing(Consumer(bootstrap=channel, group="young-managed", topics=["before"])) as member:
+        eventually(member.assignment, within_s=30)
+    for number, group in enumerate(("young", "young", "young-managed", "young-managed")):
+        topic = f"young-{number}"
+        settings = {"bootstrap.servers": kraft.instance_address, "group.id": group, "enable.auto.commit": False}
+        consumer = KafkaConsumer(settings)
+        consumer.committed([TopicPartition("before", 0)], timeout=30)  # it knows the coordinator
+        admin.create(topic, 1, replication=1)
+        at_once = time.monotonic()
+        (committed,) = consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        assert (committed.error, time.monotonic() - at_once < 10) == (None, True)
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+        assert found.offset == offset
+        consumer.close()
+    reset = "groups", "reset-offsets", "young", "--to-earliest", "--topic", "young-reset", "-z", kraft.zookeeper
+    admin.create("young-reset", 1, replication=1)
+    done = cli(*reset)
+    assert done.code == 0, done.err
+
+
 def test_a_lost_tree_is_replaced_only_by_name_and_the_groups_log_goes_on(
     kraft: KraftBroker, tmp_path: Path, channel: str
 ) -> None:
     """Last in this module: it ends the instance that the others use."""
     settings = {"bootstrap.servers": kraft.instance_address, "group.id": "outlives", "auto.offset.reset": "earliest"}
     TopicAdmin(kraft.address).create("kept", 1, replication=1)
-    with closing(connect(kraft.zookeeper)) as store:  # until then, a commit is answered UNKNOWN_TOPIC_OR_PARTITION
-        eventually(lambda: "kept" in store.children(layout.BROKER_TOPICS))
     produce(kraft.address, "kept", ["a", "b"])
     before = KafkaConsumer(settings)
     before.subscribe(["kept"])

@@ -46,6 +46,7 @@ from kafka_coord.groups.reset import (
 from kafka_coord.groups.verbs import GroupVerbs
 from kafka_coord.kafka.offsets import BrokerLog
 from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
+from kafka_coord.zk.brokers import await_new
 
 _COLUMNS = columns(
     "group topic #partition #current_offset=CURRENT #new_offset=NEW-OFFSET #repeated #skipped owner note"
@@ -208,6 +209,8 @@ def reset_offsets(
 
         problems: dict[str, str] = {}
         plans: list[Plan] = []
+        in_file = PartitionSet.of(tp for of_group in file.values() for tp in of_group)
+        await_new(instances.store, scope.topics if scope is not None else dict(in_file.by_topic()))
         everyone = directory.resettable(wanted, str(rule), who_acts, new)
         if all_groups and scope is not None and scope.topics and everyone:
             scope.choose(everyone[0].there, "")  # the topics exist

@@ -184,6 +184,8 @@ class Groups:
             offsets = {
                 TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0]) and one.offset >= 0
             }
+            if await self._manager.topics.unseen(offsets):
+                return Error.COORDINATOR_LOAD_IN_PROGRESS  # the coordinator would refuse the offsets
             reason = f"taken over with the offsets of the client-assigned group: {why}"
             error = await self._managed.administration.adopt(name, offsets, reason, term.znode_version)
             log.info(

@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from kafka_coord.classic_groups.errors import named
+from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.errors import BrokerError, MalformedValue, NodeExists, NoNode, StoreError, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.grouplog.trees import read_claimant
 from kafka_coord.kafka.cluster import create_topic_request, metadata_request
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, Versions, only
-from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import CoordinatorInfo, TopicInfo, topic_id_from_bytes
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.sequences import some
 from kafka_coord.settings import host_and_port
@@ -31,6 +32,7 @@ from kafka_coord.zk.store import Store, WatchEvent
 log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
+T = TypeVar("T")
 READ_AGAIN_S = 5.0
 """How often to read the znodes even though no watch has fired, in seconds."""
 _UNWATCHED_S = 0.5
@@ -40,6 +42,8 @@ _MOST_HIDDEN = 1_000
 _MISSING_FOR_S = 0.2
 """How long to wait before asking about a missing partition again, in seconds. Its topic may be about to be created or
 to grow."""
+_BEYOND = 1 << 31
+"""A partition that no topic has, so that the topic is asked for again as if one was missing."""
 _DISAGREES_FOR_S = 5.0
 """For how long a move may keep the leader and the last claimant of a partition apart, in seconds."""
 _MOST_REPLICAS = 3
@@ -115,14 +119,51 @@ def read_addresses(store: Store, changed: Callable[[WatchEvent], None]) -> tuple
 Node = tuple[int, str, int]
 """Broker id, host, port."""
 
-_METADATA, _CREATE_TOPICS = 4, 2
-"""The versions of Metadata and CreateTopics. Every broker from 0.11 to 3.9 supports them."""
+_METADATA, _CREATE_TOPICS = (4, 10), 2
+"""The versions of Metadata and CreateTopics. Every broker from 0.11 on supports the oldest; from 10 on, Metadata tells
+topics' ids."""
 _FRESH_FOR_S, _FRESH_WITHIN_S = 0.05, 1.0
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 
 
 async def _unknown(_partition: int) -> None:
     return None
+
+
+class _ToldTopic(NamedTuple):
+    """What the broker has told of a topic: when, how many partitions it has, its id or "", and its error."""
+
+    at: float = -math.inf
+    partitions: int = 0
+    topic_id: str = ""
+    error: int = -1
+
+
+class Together(Generic[T]):
+    """Does ``work`` for many callers at once: those that call while it is under way share the next time, which begins
+    after their calls."""
+
+    def __init__(self, work: Callable[[Collection[T]], Awaitable[None]]) -> None:
+        self._work = work
+        self._wanted: set[T] = set()
+        self._next: asyncio.Task[None] | None = None
+        """The newest of its times, unless it has begun, so that it may miss what is wanted now."""
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def __call__(self, wanted: Iterable[T]) -> None:
+        """Raises what ``work`` raises."""
+        self._wanted.update(wanted)
+        if self._next is None:
+            self._next = asyncio.create_task(self._do(self._under_way))
+            self._next.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._next)
+
+    async def _do(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait({before})
+        self._under_way, self._next = self._next, None
+        wanted, self._wanted = self._wanted, set()
+        await self._work(wanted)
 
 
 class Instances:
@@ -166,7 +207,8 @@ class Instances:
         """The id of the broker's cluster, once it has told it."""
         self.lagging_replicas = 0
         """The number of replicas of the log that are not in sync with their leader."""
-        self._partitions: dict[str, tuple[float, int]] = {}
+        self._told: dict[str, _ToldTopic] = {}
+        self._learn_together = Together(self._learn)
         self.hidden: set[str] = set()
         """The topics that the broker does not let this instance describe, among those that clients commit offsets of.
         The client may have the right: then nothing is said about the topic."""
@@ -178,12 +220,14 @@ class Instances:
         return await self._connection.ask(name, version, value)
 
     async def _metadata(self, topics: Iterable[str]) -> Any:
-        answer = await self.ask("Metadata", _METADATA, metadata_request(topics, _METADATA))
+        answer = await self.ask("Metadata", _METADATA, metadata_request(topics))
         self._advertised = {node.node_id: (node.node_id, node.host, node.port) for node in answer.brokers}
         self.is_known, self.cluster_id = self.broker_id in self._advertised, answer.cluster_id
         now = time.monotonic()
         for topic in answer.topics:
-            self._partitions[topic.name] = now, len(topic.partitions) if not topic.error_code else 0
+            count = 0 if topic.error_code else len(topic.partitions)
+            topic_id = topic_id_from_bytes(topic.topic_id) if any(topic.topic_id) else ""
+            self._told[topic.name] = _ToldTopic(now, count, topic_id, topic.error_code)
         self._note_hidden(answer.topics)
         return answer
 
@@ -321,18 +365,37 @@ class Instances:
         """Refreshes cached partition counts that are too old. ``highest`` maps each topic to the highest
         partition in a client's request. If the cached count does not include that partition, the topic may have grown,
         so the count is refreshed much sooner."""
-        now = time.monotonic()
-        unknown = []
-        for topic, partition in highest.items():
-            asked, count = self._partitions.get(topic, (-_KNOWN_FOR_S, 0))
-            if now - asked >= (_KNOWN_FOR_S if partition < count else _MISSING_FOR_S):
-                unknown.append(topic)
-        if unknown:
-            await self._metadata(unknown)
+        if self._stale(highest.items()):
+            await self._learn_together(highest.items())
+
+    def _stale(self, wanted: Iterable[tuple[str, int]]) -> list[str]:
+        now, never = time.monotonic(), _ToldTopic()
+        told = ((topic, partition, self._told.get(topic, never)) for topic, partition in wanted)
+        return [
+            topic
+            for topic, partition, one in told
+            if now - one.at >= (_KNOWN_FOR_S if partition < one.partitions else _MISSING_FOR_S)
+        ]
+
+    async def _learn(self, wanted: Collection[tuple[str, int]]) -> None:
+        if stale := self._stale(wanted):  # the last request, which this one has waited for, may have told it
+            await self._metadata(set(stale))
+
+    async def look_up(self, topics: Iterable[str]) -> dict[str, TopicInfo | None]:
+        """Returns what the broker says of the topics now: ``None`` if it knows none of that name. Leaves out those of
+        which it says nothing, or no id. Raises :class:`BrokerError`."""
+        names = list(topics)
+        await self.learn(dict.fromkeys(names, _BEYOND))
+        told = {name: self._told[name] for name in names if name in self._told}
+        return {
+            name: TopicInfo(name, frozenset(range(one.partitions)), one.topic_id) if one.partitions else None
+            for name, one in told.items()
+            if one.error == Error.UNKNOWN_TOPIC_OR_PARTITION or (one.partitions and one.topic_id)
+        }
 
     def partitions_of(self, topic: str) -> int:
         """Returns how many partitions the topic has, or 0 if that is unknown."""
-        return self._partitions.get(topic, (0.0, 0))[1]
+        return self._told.get(topic, _ToldTopic()).partitions
 
     def close(self) -> None:
         """Closes the connection to the broker. The next request opens a new one."""

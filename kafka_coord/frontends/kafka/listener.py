@@ -70,6 +70,9 @@ SETTINGS_CHECK_SOON_S = 1.0
 """How long to wait before the broker is asked for its settings again, in seconds, if that failed."""
 _SETTINGS_WITHIN_S = 5.0
 """How long the first terms wait for the broker's settings, in seconds."""
+TELL_AGAIN_S = 0.1
+"""How long after a signal that topics have changed the next may be given, in seconds: clients may ask in vain for what
+the mirror does not get."""
 THREADS = 50
 """How many calls to ZooKeeper may wait for its answers at the same time: one for each partition of the groups log."""
 RESTARTED_WITHIN_S = 10.0
@@ -145,7 +148,7 @@ class KafkaListener:
             f"{broker_id}@{address}",
             self._limits,
             self._term_ended,
-            topics=ZooKeeperTopics(store, self._watch_topic),
+            topics=ZooKeeperTopics(store, self._watch_topic, self.instances.look_up, self._topics_have_changed),
         )
         self.broker_access = BrokerAccess()
         self.handshakes = None if tls is None else Handshakes(tls)
@@ -418,6 +421,7 @@ class KafkaListener:
             self.topics_changed.clear()
             with contextlib.suppress(StoreError):  # otherwise, the change is seen a little later
                 await asyncio.to_thread(tell_changed, self._store)
+            await asyncio.sleep(TELL_AGAIN_S)
 
     async def _make_managed(self) -> None:
         loop = asyncio.get_running_loop()
@@ -516,6 +520,9 @@ class KafkaListener:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)
+
+    def _topics_have_changed(self) -> None:
+        self.topics_changed.set()
 
     def _watch_topic(self, topic: str, changed: Callable[[], None]) -> None:
         self.managed.watch_topic(topic, changed)

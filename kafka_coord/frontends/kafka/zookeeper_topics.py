@@ -1,79 +1,128 @@
-"""Reads the topics' identities from ZooKeeper, for the groups of stock clients."""
+"""Reads the topics' identities from ZooKeeper, for the groups of stock clients. What a mirror lacks, the brokers are
+asked for before anybody is told that it does not exist."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from kafka_coord.coordinator.tolerant_reads import read_each
-from kafka_coord.errors import MalformedValue, StoreError
+from kafka_coord.errors import BrokerError, MalformedValue, StoreError
+from kafka_coord.frontends.kafka.instances import Together
 from kafka_coord.grouplog.topics import LogTopics
+from kafka_coord.model import TopicInfo
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import decode_topic
+from kafka_coord.zk.root import reads_mirror
 from kafka_coord.zk.store import GetData, Node, SessionState, Store
 
 log = logging.getLogger(__name__)
 
 
+LookUp = Callable[[Collection[str]], Awaitable[Mapping[str, TopicInfo | None]]]
+"""Returns what a broker says of the topics: ``None`` if it knows none of that name. Leaves out those of which it says
+nothing. May raise :class:`BrokerError`."""
+
+
 class ZooKeeperTopics(LogTopics):
     """The topics as ZooKeeper has them. ``watch`` makes another thread call back once now and after each change of a
     topic's znode. A topic is gone only if its znode is missing in a readable tree; a znode that cannot be read says
-    nothing.
+    nothing. A mirror is younger than its topics, so those that it lacks are ``looked_up``: one that a broker knows is
+    seen as that says, and ``told`` is called, so that the mirror gets it.
 
     :meth:`learn` sees every change that was made before the call. While ZooKeeper cannot be reached, what was known
-    stays known: no topic can be made anew without ZooKeeper.
+    stays known.
     """
 
-    def __init__(self, store: Store, watch: Callable[[str, Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        watch: Callable[[str, Callable[[], None]], None],
+        looked_up: LookUp,
+        told: Callable[[], None],
+    ) -> None:
         super().__init__()
-        self._store, self._watch = store, watch
-        self._reading = threading.Lock()
-        self._wanted: set[str] = set()
-        self._newest: asyncio.Task[None] | None = None
-        self._has_begun = True
-        """Whether the newest read has begun, so that it may miss later changes."""
+        self._store, self._watch, self._looked_up, self._told = store, watch, looked_up, told
+        self._reading, self._noting = threading.Lock(), threading.Lock()
+        self._lacking: set[str] = set()
+        """The topics that the mirror did not have when it was last read."""
+        self._read_together = Together(self._read_and_look_up)
 
     async def learn(self, topics: Iterable[str], *, follow: bool = False) -> None:
         names = sorted({topic for topic in topics if is_legal(topic)})
         if not names or self._store.session.state is not SessionState.CONNECTED:
             return
-        self._wanted.update(names)
-        if self._has_begun or self._newest is None:
-            self._has_begun, self._newest = False, asyncio.create_task(self._read_wanted(self._newest))
-        await asyncio.shield(self._newest)
-        for topic in [one for one in names if follow and not self.is_followed(one) and self.identity(one)]:
+        await self._read_together(names)
+        for topic in [one for one in names if follow and one not in self.followed and self.identity(one)]:
             self.followed.add(topic)
             self._watch(topic, lambda topic=topic: self._changed(topic))  # type: ignore[misc]
 
-    async def _read_wanted(self, before: asyncio.Task[None] | None) -> None:
-        """Reads for all calls that were made while the read ``before`` was under way."""
-        if before is not None:
-            await asyncio.wait({before})
-        names, self._wanted, self._has_begun = sorted(self._wanted), set(), True
+    def is_followed(self, topic: str) -> bool:
+        return super().is_followed(topic) and topic not in self._lacking
+
+    async def unseen(self, partitions: Collection[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        await self.learn({topic for topic, _ in partitions})
+        missing = {one for one in partitions if self.identity(one[0]) and not self._shows(*one)}
         try:
-            await asyncio.to_thread(self._read, names)
+            found = await self._looked_up({topic for topic, _ in missing}) if missing else {}
+        except BrokerError:
+            return frozenset(missing)  # that is for the caller to find out again
+        known = {(topic, number) for topic, one in found.items() if one is not None for number in one.partitions}
+        if missing & known:
+            self._told()
+        return frozenset(missing & known)
+
+    def _shows(self, topic: str, partition: int) -> bool:
+        seen = self._known.get(topic)
+        return topic not in self._lacking and seen is not None and partition in seen.partitions
+
+    async def _read_and_look_up(self, topics: Collection[str]) -> None:
+        try:
+            lacking = await asyncio.to_thread(self._read, sorted(topics))
         except StoreError as error:
             log.info("cannot find out the ids of topics, so those known before are used: %s", error)
+            return
+        if not lacking:
+            return
+        try:
+            found = await self._looked_up(lacking)
+        except BrokerError as error:
+            log.info("cannot find out whether topics exist that the mirror lacks: %s", error)
+            return
+        with self._noting:
+            for topic in self._lacking.intersection(found):  # the mirror may have got others meanwhile
+                self.note(topic, found[topic])
+        if any(found.values()):
+            self._told()
 
     def _changed(self, topic: str) -> None:
         self._read([topic], latest=False)
 
-    def _read(self, names: Sequence[str], *, latest: bool = True) -> None:
+    def _read(self, names: Sequence[str], *, latest: bool = True) -> list[str]:
         """Reads the topics' znodes, one read after another, so that an older state never replaces a newer one. If
-        ``latest`` is set, the server catches up first. Raises :class:`StoreError`."""
+        ``latest`` is set, the server catches up first. Returns those that a mirror lacks. Raises
+        :class:`StoreError`."""
         paths = [layout.broker_topic(topic) for topic in names]
         with self._reading:
             if latest:
                 self._store.sync(layout.BROKER_TOPICS)
             parent, *nodes = read_each(self._store, [GetData(layout.BROKER_TOPICS), *map(GetData, paths)])
-            for topic, node in zip(names, nodes, strict=True):
-                if isinstance(node, Node):
-                    try:
-                        self.note(topic, decode_topic(topic, node, {}))
-                    except MalformedValue as error:
-                        log.info("cannot read the topic's znode: %s", error)
-                elif node is None and isinstance(parent, Node):
-                    self.note(topic, None)
+            missing = [name for name, node in zip(names, nodes, strict=True) if node is None]
+            lacking = missing if missing and isinstance(parent, Node) and reads_mirror(self._store) else []
+            with self._noting:
+                self._lacking = self._lacking.difference(names).union(lacking)
+                for topic, node in zip(names, nodes, strict=True):
+                    if isinstance(node, Node):
+                        self._see(topic, node)
+                    elif node is None and isinstance(parent, Node) and not lacking:
+                        self.note(topic, None)
+        return lacking
+
+    def _see(self, topic: str, node: Node) -> None:
+        try:
+            self.note(topic, decode_topic(topic, node, {}))
+        except MalformedValue as error:
+            log.info("cannot read the topic's znode: %s", error)

@@ -70,6 +70,7 @@ from kafka_coord.monitor.dashboard.documents import (
 )
 from kafka_coord.monitor.dashboard.logins import SESSION_S, Denied, Logins
 from kafka_coord.monitor.dashboard.routes import PREFIX
+from kafka_coord.zk.brokers import await_new
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -386,6 +387,7 @@ def _reset(asked: _Asked[ResetBody]) -> _Planned:
     copied = asked.directory.find(rule.group).committed(rule.group)[0] if rule.group else None
     is_new = asked.body.create and not asked.groups.exists([group])[group]
     named = [(group, asked.groups)]
+    await_new(asked.directory.store, scope.topics)
     (found,) = asked.directory.resettable(named, str(rule), asked.acting, [group] if is_new else [])
     with closing(BrokerLog(asked.directory.store, asked.properties)) as brokers:
         rows = compute(rule, found.chosen(scope, copied), found.committed, brokers, copied)

@@ -400,7 +400,7 @@ def test_topics_that_the_broker_hides_from_the_instance_are_told_once(caplog: py
     of.ask = ask  # type: ignore[method-assign]
     with caplog.at_level(logging.INFO):
         for _ in range(2):
-            of._partitions.clear()
+            of._told.clear()
             asyncio.run(of.learn(dict.fromkeys(codes, 0)))
         assert of.hidden == {"salaries"}
         assert [one.levelno for one in caplog.records] == [logging.ERROR]
@@ -413,6 +413,6 @@ def test_topics_that_the_broker_hides_from_the_instance_are_told_once(caplog: py
             ("dropped", 0): Error.UNKNOWN_TOPIC_OR_PARTITION,
         }
         codes["salaries"] = 0
-        of._partitions.clear()
+        of._told.clear()
         asyncio.run(of.learn({"salaries": 0}))
     assert (of.hidden, [one.levelno for one in caplog.records]) == (set(), [logging.ERROR, logging.INFO])

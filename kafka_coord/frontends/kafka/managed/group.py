@@ -312,10 +312,19 @@ class ManagedGroup:
             self.name,
             lambda token: MemberCommit(token, key, who.member_id, who.generation_id, connection, values, details),
         )
-        gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in committed.topics}
+        gone = await self._gone([where for where in offsets if where[0] in committed.topics])
         if committed.error is not Error.NONE:
             return dict.fromkeys(commit.offsets, committed.error) | gone
         return errors | gone
+
+    async def _gone(self, refused: Collection[Partition]) -> dict[Partition, Error]:
+        """Returns the errors of partitions whose offsets have no znode: they are gone, or the elected coordinator has
+        not seen them yet."""
+        unseen = await self._groups.manager.topics.unseen(refused)
+        return {
+            where: Error.COORDINATOR_NOT_AVAILABLE if where in unseen else Error.UNKNOWN_TOPIC_OR_PARTITION
+            for where in refused
+        }
 
     async def _commit_of_tool(self, offsets: Mapping[TopicPartition, CommittedOffset], by: By) -> None:
         """Commits offsets that no member sent. Refuses them while the group has members, as Kafka does. A tool that
@@ -328,6 +337,8 @@ class ManagedGroup:
             raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
         if members:
             raise GroupError(Error.UNKNOWN_MEMBER_ID)
+        if await self._groups.manager.topics.unseen(offsets):
+            raise GroupError(Error.COORDINATOR_NOT_AVAILABLE)
         before = await self._offsets_before()
         changes = [(before.get(tp), one.offset) for tp, one in offsets.items()]
         is_news = commits.is_news_of_managed(by, self.name, changes, time.monotonic())
