@@ -16,7 +16,7 @@ import click
 from kafka_coord.cli.connection import connection_options, current_settings
 from kafka_coord.cli.failures import Stopping, stopping_at_signals
 from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
-from kafka_coord.cli.output import note
+from kafka_coord.cli.output import note, warnings_shown
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.groups.group import iso_time
 from kafka_coord.model import TopicPartition
@@ -120,7 +120,7 @@ def consume(
         raise SettingsError("give one of --topic, --include, --exclude (--topic may be repeated)")
     printing = _Printing(group, make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
     settings = current_settings(socket__bootstrap=bootstrap)
-    with stopping_at_signals() as stopping:
+    with stopping_at_signals() as stopping, warnings_shown():
         consumer = _open(
             settings,
             group=group,

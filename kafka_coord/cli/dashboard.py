@@ -10,7 +10,7 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.failures import stopping_at_signals
-from kafka_coord.cli.output import note
+from kafka_coord.cli.output import note, warnings_shown
 from kafka_coord.errors import SettingsError
 from kafka_coord.settings import Settings, host_and_port
 from kafka_coord.zk import connect_with
@@ -55,7 +55,7 @@ def dashboard(listen: str, http_host_names: str | None) -> None:
     with open_store(settings):
         pass  # to report a connection error now rather than on the page
     live = live_documents(settings)
-    with stopping_at_signals() as stopping:
+    with stopping_at_signals() as stopping, warnings_shown():
         served = Exposition(
             listen,
             None,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import re
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -359,6 +361,22 @@ def duration(ms: int | None) -> str | None:
 def note(text: str) -> None:
     """Prints a remark on standard error, so that it never mixes with piped data."""
     click.echo(clean(text), err=True)
+
+
+class _WarningsAsNotes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Prints this project's warnings as notes, for commands that stay: other commands report problems themselves."""
+    handler = _WarningsAsNotes(logging.WARNING)
+    logging.getLogger("kafka_coord").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("kafka_coord").removeHandler(handler)
 
 
 def paced(every_s: float, say: Callable[..., None]) -> Callable[..., None]:

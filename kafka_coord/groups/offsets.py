@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -252,6 +252,17 @@ class Scope:
                 )
             chosen[topic] = numbers if numbers is not None else known
         return PartitionSet(chosen)
+
+    def unused(self, used: Collection[tuple[str, int]]) -> list[str]:
+        """Returns the chosen topics, and the chosen partitions of the others, that are not among ``used``."""
+        found = []
+        for topic, numbers in self.topics.items():
+            there = {partition for name, partition in used if name == topic}
+            if not there:
+                found.append(topic)
+            elif lacking := (numbers or frozenset()) - there:
+                found.append(str(PartitionSet({topic: lacking})))
+        return found
 
 
 def parse_scope(topics: Sequence[str], *, all_topics: bool) -> Scope:

@@ -273,6 +273,26 @@ def test_group_names_and_all_groups_cannot_be_combined(coord: Run, loaded: str, 
     assert coord("groups", "describe", group, "--topic", "another").code == 7
 
 
+@pytest.mark.parametrize("missing", [("--topic", "{loaded}", "--topic", "no-such"), ("--include", "no-such.*")])
+def test_consume_says_which_topics_do_not_exist(coord: Run, loaded: str, group: str, missing: tuple[str, ...]) -> None:
+    subscribed = [one.format(loaded=loaded) for one in missing]
+    ran = coord("consume", "--group", group, *subscribed, "-q", "--idle-exit", "5")
+    said = [line for line in ran.err.splitlines() if line.startswith("warning: ")]
+    assert len(said) == 1, ran.err
+    assert "no-such" in said[0]
+
+
+def test_describe_says_which_of_the_named_partitions_the_group_does_not_use(
+    coord: Run, loaded: str, group: str
+) -> None:
+    coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "1")
+    (row,) = json.loads(coord("groups", "describe", group, "--offsets", "-o", "json").out)["offsets"][:1]
+    used = f"{loaded}:{row['partition']}"
+    ran = coord("groups", "describe", group, "--topic", f"{used},999", "--topic", "no-such")
+    assert f"not used by what is shown: {loaded}[999], no-such" in ran.err
+    assert "not used" not in coord("groups", "describe", group, "--topic", used).err
+
+
 def test_offsets_are_reset_while_a_consumer_runs(
     coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
 ) -> None:

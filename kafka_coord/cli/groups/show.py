@@ -212,21 +212,24 @@ def describe(
     show(output, shown[0] if alone else shown, sections)
     if chosen["offsets"] and output is Format.TABLE:
         note(_total(found))
-    for sentence in _notes(found, of_offsets=chosen["offsets"]):
+    for sentence in _notes(found, scope, of_offsets=chosen["offsets"]):
         note(sentence)
     report_unreadable(tuple(unreadable for one in found for unreadable in one.unreadable))
     if absent and groups:
         raise NotFound("; ".join(absent))
 
 
-def _notes(found: Sequence[GroupDescription], *, of_offsets: bool) -> dict[str, None]:
+def _notes(found: Sequence[GroupDescription], scope: Scope | None, *, of_offsets: bool) -> dict[str, None]:
     """Returns the notes below the human-readable output, without duplicates."""
     earlier = "not counted, because the topic has been deleted or recreated: "
+    used = {(row.topic, row.partition) for one in found for row in one.offsets}
+    unused = scope.unused(used) if scope is not None else []
     return dict.fromkeys(
         [
             *(one.lag_note for one in found if one.lag_note),
             *(f"{earlier}{one.of_earlier_topic}" for one in found if of_offsets and one.of_earlier_topic),
             *(one.heard_note for one in found if one.heard_note),
+            *([f"not used by what is shown: {', '.join(unused)}"] if unused else []),
         ]
     )
 
