@@ -423,7 +423,12 @@ class ManagedVerbs(GroupVerbs):
         targets = {name: target for name, target in targets.items() if not _has_others(target, committed[name])}
         snapshots = read_groups(self.store, [name for name in groups if name not in targets], cluster)
         owned = {name: PartitionSet.union(target.values()) for name, target in targets.items()}
-        at_rest = {name: owned[name] | PartitionSet.of(committed[name].offsets) for name in targets}
+        at_rest = {
+            name: owned[name] | PartitionSet.of(committed[name].offsets)
+            if target
+            else PartitionSet.of(committed[name].offsets) | committed[name].once_subscribed
+            for name, target in targets.items()
+        }
         wanted = [partitions_of(one.observation, committed[name]) for name, one in snapshots.items()]
         logs, note = log_ranges(PartitionSet.union((*at_rest.values(), *wanted)))
         found = [offsets_of(one, committed[name], logs) for name, one in snapshots.items()]

@@ -37,7 +37,8 @@ class Committed:
 
     ``of_earlier_topic`` are the partitions whose offset belongs to a topic that was deleted, and perhaps made anew.
     Nobody is given such an offset, so they count as uncommitted. ``stored`` are all partitions with an offset znode,
-    readable or not. ``at_ms`` are the times of the last commits (ms since 1970).
+    readable or not. ``at_ms`` are the times of the last commits (ms since 1970). ``once_subscribed`` are the existing
+    partitions of the topics that members have subscribed to, and whose offsets have not expired since.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -45,6 +46,7 @@ class Committed:
     unreadable: tuple[Unreadable, ...] = ()
     stored: PartitionSet = NO_PARTITIONS
     at_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    once_subscribed: PartitionSet = NO_PARTITIONS
 
 
 def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) -> Committed:
@@ -69,12 +71,16 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
     stored: dict[str, list[TopicPartition]] = {group: [] for group in names}
     earlier: dict[str, list[TopicPartition]] = {group: [] for group in names}
     current: list[tuple[str, TopicPartition]] = []
+    once_subscribed: dict[str, dict[str, frozenset[int]]] = {group: {} for group in names}
     for group, topic in parents:
         path = layout.topic_offsets(group, topic)
         partitions = [*_partitions(reading, path, topic, found[GetChildren(path)])]
-        belong = _Belong.EARLIER
+        belong, node = _Belong.EARLIER, found[GetData(path)]
         if topic not in gone:
-            belong = _belong(reading, path, found[GetData(path)], topics.get(topic))
+            belong = _belong(reading, path, node, topics.get(topic))
+        first = TopicOfOffsets.read(node.data).first if isinstance(node, Node) else None
+        if belong is _Belong.CURRENT and topic in topics and first is not None:
+            once_subscribed[group][topic] = topics[topic].partitions
         stored[group] += partitions
         if belong is _Belong.EARLIER:
             earlier[group] += partitions
@@ -99,6 +105,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
             tuple(unreadable.get(group, ())),
             PartitionSet.of(stored[group]),
             at_ms[group],
+            PartitionSet(once_subscribed[group]),
         )
         for group in names
     }
@@ -134,8 +141,9 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
 
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
-    """Returns all partitions that a group subscribes to, holds, or has a committed offset for."""
-    partitions = PartitionSet.of(committed.offsets) | subscribed(seen)
+    """Returns all partitions that a group subscribes to, holds, or has a committed offset for. A group without members
+    also has the partitions that its former ones subscribed to: they may have stopped before they read from all."""
+    partitions = PartitionSet.of(committed.offsets) | (subscribed(seen) if seen.members else committed.once_subscribed)
     for ledger in seen.ledgers.values():
         partitions |= ledger.held
     return partitions

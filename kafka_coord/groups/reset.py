@@ -21,7 +21,8 @@ from kafka_coord.groups.group import Document, OffsetRow, iso_time
 from kafka_coord.groups.offsets import Scope
 from kafka_coord.groups.requests import Acting, held_by_nobody
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
-from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import Action, PartitionSet, TopicPartition
+from kafka_coord.model.histories import SETS_OFFSETS, changes_nothing, offsets_before
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.offsets import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
@@ -30,6 +31,8 @@ from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+    from kafka_coord.groups.directory import GroupDirectory
 
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
@@ -45,6 +48,7 @@ class RuleKind(StrEnum):
     TO_TIME = "to-time"
     FROM_FILE = "from-file"
     FROM_GROUP = "from-group"
+    UNDO = "undo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,17 @@ class ResetRule:
             return f"{self.kind} {self.group}"
         numbered = self.kind in {RuleKind.TO_OFFSET, RuleKind.SHIFT_BY}
         return f"{self.kind} {self.number}" if numbered else str(self.kind)
+
+    def copied(
+        self, directory: GroupDirectory, groups: Sequence[str], kind: str | None = None
+    ) -> Mapping[TopicPartition, int] | None:
+        """Returns the offsets that the rule copies to ``groups``, from another group or from before, or ``None`` if it
+        copies none. Raises :class:`NotFound`, and :class:`RequestRefused` if nothing can be undone."""
+        if self.kind is RuleKind.UNDO:
+            if len(groups) != 1:
+                raise SettingsError("--undo needs one group")
+            return offsets_to_undo(groups[0], directory.find(groups[0], kind).actions(groups[0]).actions)
+        return directory.find(self.group).committed(self.group)[0] if self.group else None
 
     @property
     def time(self) -> str:
@@ -107,8 +122,8 @@ def compute(
     log: BrokerLog,
     explicit: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[ResetRow, ...]:
-    """Returns the new offset of each partition in ``wanted``. ``explicit`` has the offsets of a file or of another
-    group.
+    """Returns the new offset of each partition in ``wanted``. ``explicit`` has the offsets of a file, of another group,
+    or of before.
 
     Raises :class:`BrokerError` if a rule needs a partition's log and the broker does not answer. Raises
     :class:`RequestRefused` for a shift of a partition without a committed offset, as Kafka does.
@@ -141,13 +156,32 @@ def _computed(
             return _rows(wanted, committed, {**ends, **{tp: committed[tp] for tp in wanted if tp in committed}}, notes)
         case RuleKind.TO_OFFSET:
             return _within(wanted, committed, dict.fromkeys(wanted, rule.number), log)
-        case RuleKind.FROM_FILE | RuleKind.FROM_GROUP:
+        case RuleKind.FROM_FILE | RuleKind.FROM_GROUP | RuleKind.UNDO:
             return _within(wanted, committed, explicit, log)
         case RuleKind.SHIFT_BY:
             missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
             if missing:
                 raise RequestRefused(f"cannot shift {missing} without a committed offset; nothing was changed")
             return _within(wanted, committed, {tp: committed[tp] + rule.number for tp in wanted}, log)
+
+
+def offsets_to_undo(group: str, actions: Iterable[Action]) -> Mapping[TopicPartition, int]:
+    """Returns the offsets that the last of the ``actions`` which changed any replaced. Leaves out partitions that had
+    none. Raises :class:`RequestRefused` if there is no such action, or the history does not tell all offsets."""
+    kinds = (one for one in actions if one.kind in SETS_OFFSETS and not changes_nothing(one.change))
+    last = max(kinds, key=lambda one: one.at_ms, default=None)
+    if last is None:
+        raise RequestRefused(f"the history of group {group!r} has no change to its offsets")
+    before = offsets_before(last.change)
+    if before is None:
+        raise RequestRefused(
+            f"the history of group {group!r} does not tell all offsets before the {last.kind} by {last.by}, because"
+            " there are too many: use --from-file with an export, or --to-datetime"
+        )
+    found = {tp: offset for tp, offset in before.items() if offset is not None}
+    if not found:
+        raise RequestRefused(f"group {group!r} had no offsets before the {last.kind} by {last.by}: delete-offsets")
+    return found
 
 
 def require_accepted(rows: Iterable[ResetRow], *, accepted: bool, how: str) -> None:
@@ -331,8 +365,8 @@ class Resettable:
 
     def chosen(self, scope: Scope, copied: Mapping[TopicPartition, int] | None = None) -> PartitionSet:
         """Returns the partitions in ``scope``, or the group's partitions if the scope does not name topics. If the
-        offsets of another group are ``copied``, returns those of its partitions that are in the scope and exist. Raises
-        the same errors as :meth:`Scope.choose`."""
+        offsets of another group, or of before, are ``copied``, returns those of its partitions that are in the scope
+        and exist. Raises the same errors as :meth:`Scope.choose`."""
         if copied is not None:
             return scope.choose(PartitionSet.of(copied) & self.there, self.group)
         return scope.choose(self.there if scope.topics else self.known & self.there, self.group)

@@ -110,7 +110,7 @@ def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waitin
 
 def without_member(snapshot: GroupSnapshot, committed: Committed, topics_changed_ms: Mapping[str, int]) -> Unowned:
     """Returns the existing partitions that members subscribe to or ledgers list, but no registered member holds. In a
-    group without members, also includes those with a committed offset."""
+    group without members, also includes those with a committed offset, or that former members subscribed to."""
     seen = snapshot.observation
     free = partitions_of(seen, Committed({}) if seen.members else committed)
     free &= PartitionSet({topic: seen.topics[topic].partitions for topic in free.topics if topic in seen.topics})

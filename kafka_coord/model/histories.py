@@ -6,6 +6,7 @@ A managed group's history records the operator actions on that group. The cluste
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -80,11 +81,30 @@ def offsets_change(before: Mapping[TopicPartition, int], after: Mapping[TopicPar
 
 
 _UNCHANGED = " unchanged"
+_ONE = r"\d+: (?:-|\d+) → (?:-|\d+)"
+_OF_TOPIC = rf"[a-zA-Z0-9._-]+ {_ONE}(?:, {_ONE})*"
+_OFFSETS = re.compile(rf"(?:^|: )({_OF_TOPIC}(?:; {_OF_TOPIC})*)(?:; \d+{_UNCHANGED})?$")
+SETS_OFFSETS = ("reset-offsets", "delete-offsets")
+"""The kinds of actions whose ``change`` is by :func:`offsets_change`, after the rule if there is one."""
+
+
+def offsets_before(change: str) -> dict[TopicPartition, int | None] | None:
+    """Returns the offsets that an action replaced, from its ``change``, or ``None`` if that does not tell all of them:
+    a long one is cut. Of a partition without an offset, the value is ``None``."""
+    if len(change) >= MAX_CHANGE or (found := _OFFSETS.search(change)) is None:
+        return {} if changes_nothing(change) else None
+    before: dict[TopicPartition, int | None] = {}
+    for of_topic in found[1].split("; "):
+        topic, _, written = of_topic.partition(" ")
+        for one in written.split(", "):
+            partition, old, *_ = re.split(r": | → ", one)
+            before[TopicPartition(topic, int(partition))] = None if old == "-" else int(old)
+    return before
 
 
 def changes_nothing(change: str) -> bool:
     """Returns whether a description by :func:`offsets_change` says that no offset changed."""
-    return change.endswith(_UNCHANGED) and " → " not in change
+    return change.endswith(_UNCHANGED) and _OFFSETS.search(change) is None
 
 
 def about_group(group: str, change: str = "") -> str:

@@ -228,6 +228,19 @@ def test_offsets_of_a_deleted_topic_do_not_count_and_those_of_one_that_cannot_be
     assert "has been deleted or recreated: dropped[0]" in ran.err
 
 
+def test_a_group_that_stopped_early_counts_what_its_members_were_subscribed_to(tree: Tree, coord: Run) -> None:
+    tree.coordinator()
+    for topic in ("flights", "copied"):
+        tree.topic(topic, 3, topic_id=f"id-of-{topic}".ljust(22, "-"))
+        tree.offset("delays", topic, 0, 55)
+    tree.put(layout.topic_offsets("delays", "flights"), b"id-of-flights--------- 2")
+    tree.put(layout.topic_offsets("delays", "copied"), b"id-of-copied----------")
+    shown = coord("groups", "describe", "delays", "--offsets", "-o", "json").json()["offsets"]
+    found = [(one["topic"], one["partition"], one["committed_offset"]) for one in shown]
+    assert found == [("copied", 0, 55), ("flights", 0, 55), ("flights", 1, None), ("flights", 2, None)]
+    assert coord("groups", "list", "--lag", "-o", "json").json()[0]["lag_unknown"] == 4
+
+
 HOSTILE = [
     b"",
     b"not json",

@@ -247,6 +247,21 @@ def test_a_reset_that_falls_back_must_be_accepted(
     assert coord("groups", "reset-offsets", group, *with_records).code == 0, "no note, so nothing to accept"
 
 
+def test_a_reset_and_a_deletion_are_undone(coord: Run, loaded: str, group: str) -> None:
+    coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "300", "-q")
+    read = [row["committed_offset"] for row in offsets(coord, group)]
+    reset = partial(coord, "groups", "reset-offsets", group)
+    assert reset("--topic", f"{loaded}:0", "--to-earliest", "--execute").code == 0
+    assert reset("--all-topics", "--to-current", "--execute").code == 0, "changes nothing, so it is not undone"
+    assert "--undo needs one group" in coord("groups", "reset-offsets", "--all-groups", "--all-topics", "--undo").err
+    for _ in range(2):
+        (row,) = reset("--all-topics", "--undo", "-o", "json").json()
+        assert (row["partition"], row["new_offset"]) == (0, read[0])
+        assert reset("--all-topics", "--undo", "--execute").code == 0
+        assert [row["committed_offset"] for row in offsets(coord, group)] == read
+        assert coord("groups", "delete-offsets", group, "--topic", f"{loaded}:0", "--yes").code == 0
+
+
 def test_a_group_can_get_offsets_before_its_first_consumer(coord: Run, loaded: str, group: str) -> None:
     reset = partial(coord, "groups", "reset-offsets", group, "--topic", loaded, "--to-latest", "--execute")
     refused = reset()

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_coord.errors import RequestRefused
 from kafka_coord.groups.group import ActionDocument
+from kafka_coord.groups.reset import offsets_to_undo
 from kafka_coord.model import Action, TopicPartition
 from kafka_coord.model.histories import (
     MAX_ACTIONS,
@@ -12,6 +18,7 @@ from kafka_coord.model.histories import (
     changes_nothing,
     encoded_actions,
     kept,
+    offsets_before,
     offsets_change,
 )
 
@@ -31,6 +38,48 @@ def test_unchanged_offsets_are_only_counted() -> None:
     assert (same, changes_nothing(f"to-current: {same}")) == ("3 unchanged", True)
     assert not changes_nothing(offsets_change(before, after))
     assert not changes_nothing("")
+
+
+Offsets = st.dictionaries(
+    st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,9}", fullmatch=True), st.integers(0, 20)),
+    st.integers(0, 1 << 62),
+    max_size=9,
+)
+
+
+@pytest.mark.parametrize("rule", ["", "to-earliest: ", "from-group x: flights 0: 1 → 2; a: "])
+@given(before=Offsets, changed=Offsets)
+def test_the_offsets_before_a_change_are_read_back(
+    rule: str, before: dict[TopicPartition, int], changed: dict[TopicPartition, int]
+) -> None:
+    differ = {tp: before.get(tp) for tp, offset in changed.items() if before.get(tp) != offset}
+    assert offsets_before(rule + offsets_change(before, changed)) == differ or not changed
+
+
+def test_a_change_that_is_cut_does_not_tell_the_offsets_before() -> None:
+    many = {TopicPartition("flights", number): 1_000_000 + number for number in range(200)}
+    change = Action("reset-offsets", change=offsets_change(many, dict.fromkeys(many, 0))).change
+    assert offsets_before(change) is None
+    with pytest.raises(RequestRefused, match="does not tell all offsets before the reset-offsets by alice"):
+        offsets_to_undo("delays", [reset("delays"), Action("reset-offsets", "alice", NOON_MS + 1, change=change)])
+
+
+def test_the_last_change_that_changed_an_offset_is_undone() -> None:
+    def act(at_ms: int, kind: str, change: str) -> Action:
+        return Action(kind, "alice", at_ms, change=change)
+
+    done = [
+        act(1, "reset-offsets", "to-earliest: flights 0: 8 → 0, 1: - → 0"),
+        act(2, "reset-offsets", "to-current: 2 unchanged"),
+        act(3, "pause", ""),
+    ]
+    assert offsets_to_undo("delays", done) == {TopicPartition("flights", 0): 8}
+    done.append(act(4, "delete-offsets", "flights 1: 7 → -"))
+    assert offsets_to_undo("delays", done) == {TopicPartition("flights", 1): 7}
+    with pytest.raises(RequestRefused, match="has no change to its offsets"):
+        offsets_to_undo("delays", done[1:3])
+    with pytest.raises(RequestRefused, match="had no offsets before"):
+        offsets_to_undo("delays", [act(5, "reset-offsets", "to-latest: flights 0: - → 5")])
 
 
 def test_one_command_on_many_groups_is_one_line_that_unfolds() -> None:

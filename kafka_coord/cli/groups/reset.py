@@ -58,8 +58,8 @@ MOST_NOTES = 20
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Which partitions to reset, and by which rule. ``scope`` is ``None`` if ``file`` names the partitions. ``copied``
-    are the offsets of --from-group. With ``of_all`` (--all-groups), only partitions that the group already uses are
-    reset, which may be none."""
+    are the offsets of --from-group or --undo. With ``of_all`` (--all-groups), only partitions that the group already
+    uses are reset, which may be none."""
 
     rule: ResetRule
     scope: Scope | None
@@ -109,6 +109,7 @@ class _Choice:
 )
 @click.option("--from-file", metavar="FILE", help="Set the offsets that a CSV file lists, in the format of --export.")
 @click.option("--from-group", type=ANY_GROUP, metavar="GROUP", help="Copy the committed offsets of another group.")
+@click.option("--undo", is_flag=True, help="Set the offsets of before the last change by an operator.")
 @click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Make the changes.")
 @click.option(
@@ -170,6 +171,7 @@ def reset_offsets(
     kafka-coord groups reset-offsets later --topic flights --to-latest --execute --create
     kafka-coord groups reset-offsets later --all-topics --from-group delays --execute --create
     kafka-coord groups reset-offsets delays --all-topics --by-duration PT2H --execute
+    kafka-coord groups reset-offsets delays --all-topics --undo --execute
     kafka-coord groups reset-offsets delays --all-topics --to-current --export > offsets.csv
     kafka-coord groups reset-offsets delays --from-file offsets.csv --execute
     kafka-coord groups reset-offsets --all-groups --all-topics --to-current --export > all.csv
@@ -191,8 +193,7 @@ def reset_offsets(
         raise SettingsError("--create needs group names, because --all-groups covers only existing groups")
     with open_cluster() as (instances, log):
         directory = GroupDirectory(instances)
-        copied = directory.find(rule.group).committed(rule.group)[0] if rule.group else None
-        choice = _Choice(rule, scope, file, copied, of_all=all_groups)
+        choice = _Choice(rule, scope, file, rule.copied(directory, named, kind), of_all=all_groups)
         missing = [group for group in named if directory.may_create(group, kind)]
         managed, who_acts = directory.of(GroupKind.MANAGED), acting(reason, timeout_s)
         new = _create(managed, missing, who_acts, allowed=create, execute=execute)
@@ -284,7 +285,7 @@ def _rule(given: Mapping[str, bool | int | str | None]) -> ResetRule:
     if len(chosen) != 1:
         raise SettingsError(
             f"{'no rule' if not chosen else f'{len(chosen)} rules'} given; choose one of --to-earliest, --to-latest, "
-            "--to-current, --to-offset, --shift-by, --by-duration, --to-datetime, --from-file, --from-group"
+            "--to-current, --to-offset, --shift-by, --by-duration, --to-datetime, --from-file, --from-group, --undo"
         )
     ((name, value),) = chosen
     if name == "from_group":

@@ -252,7 +252,8 @@ class TopicsBody(ActionBody, frozen=True):
 
 class ResetBody(TopicsBody, frozen=True):
     rule: (
-        Literal["to-earliest", "to-latest", "to-current", "to-offset", "shift-by", "to-time", "from-group"] | UnsetType
+        Literal["to-earliest", "to-latest", "to-current", "to-offset", "shift-by", "to-time", "from-group", "undo"]
+        | UnsetType
     ) = UNSET
     value: int | Text | UnsetType = UNSET
     pause: bool = False

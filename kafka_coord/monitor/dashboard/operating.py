@@ -384,7 +384,7 @@ def _reset(asked: _Asked[ResetBody]) -> _Planned:
     if pause:
         asked.groups.require_pausable()
     scope = parse_scope(topics, all_topics=not topics)
-    copied = asked.directory.find(rule.group).committed(rule.group)[0] if rule.group else None
+    copied = rule.copied(asked.directory, [group])
     is_new = asked.body.create and not asked.groups.exists([group])[group]
     named = [(group, asked.groups)]
     await_new(asked.directory.store, scope.topics)

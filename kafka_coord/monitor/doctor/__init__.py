@@ -73,11 +73,10 @@ def examine(
     if writes:
         yield from _made("clocks", lambda: zookeeper.check_clock(store))
     yield from _made("acls", access_findings or (lambda: zookeeper.check_access(store)))
-    of_brokers = list(_made("brokers", lambda: instances.check_brokers(store)))
-    yield from of_brokers
-    answer = not any(one.severity is Severity.ERROR for one in of_brokers)
-    lag = lag if answer else None  # the brokers would not answer requests for offsets
-    asks = answer and bool(of_brokers) and earlier is None  # reading the log again each time would cost too much
+    answering: set[int] = set()
+    yield from _made("brokers", lambda: instances.check_brokers(store, answering))
+    lag = lag if answering else None
+    asks = bool(answering) and earlier is None  # reading the log again each time would cost too much
     yield from _made("tree", lambda: instances.check_tree(store, (kafka or {}) if asks else None))
     cluster = read_cluster(store, earlier)
     yield from _made("coordinator", lambda: instances.check_coordinator(store, hosts, cluster))

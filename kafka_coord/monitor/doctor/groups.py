@@ -17,7 +17,7 @@ from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.state import GroupSnapshot, lost, waits
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import Action, PartitionSet, Pause, Unreadable
-from kafka_coord.model.histories import by_command, changes_nothing
+from kafka_coord.model.histories import SETS_OFFSETS, by_command, changes_nothing
 from kafka_coord.model.offsets import gone_text
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
@@ -37,7 +37,6 @@ NEWS_MS = 3_600_000
 REMEMBERED_MS = 24 * NEWS_MS
 """How long an operator's change to offsets is reported at all, and how long lag in a group without members is reported
 as a warning."""
-_SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 
 
 def check_groups(
@@ -255,7 +254,7 @@ def check_actions(actions: Mapping[str, Iterable[Action]], now_ms: int) -> Itera
     records. One command that changed many groups is one finding, and a command that changed no offset is none."""
     last: list[tuple[str | None, Action]] = []
     for group, done in sorted(actions.items()):
-        changes = [one for one in done if one.kind in _SETS_OFFSETS and not changes_nothing(one.change)]
+        changes = [one for one in done if one.kind in SETS_OFFSETS and not changes_nothing(one.change)]
         last += [(group, one) for one in changes[-1:] if now_ms - one.at_ms < REMEMBERED_MS]
     for command in by_command(last):
         first, one = command[0]
@@ -266,8 +265,8 @@ def check_actions(actions: Mapping[str, Iterable[Action]], now_ms: int) -> Itera
         when = ago(one.at_ms, now_ms)
         what = f"group {first}: {one.by or 'someone'} {verb} its offsets{others} {when}{why}{change}"
         todo = (
-            "this may be the cause of lag or repeated records; to undo it, reset to the offsets before the arrow:"
-            f" kafka-coord groups history {quote(first or '')}"
+            "this may be the cause of lag or repeated records; to undo it:"
+            f" kafka-coord groups reset-offsets {quote(first or '')} --all-topics --undo"
         )
         yield (warning if now_ms - one.at_ms < NEWS_MS else info)("offsets", what, todo, first or "")
 

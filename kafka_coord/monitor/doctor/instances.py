@@ -241,8 +241,9 @@ def _named(response: ClusterMetadata) -> str:
     return f"broker {named.instance}, epoch {named.epoch}" if named is not None else "no coordinator"
 
 
-def check_brokers(store: Store) -> Iterator[Finding]:
-    """Checks that brokers are registered, have readable registrations, and accept connections."""
+def check_brokers(store: Store, answering: set[int] | None = None) -> Iterator[Finding]:
+    """Checks that brokers are registered, have readable registrations, and accept connections. Adds to ``answering``
+    those that accept one."""
     check = "brokers"
     found = read_brokers(store)
     record = read_cluster_record(store)
@@ -271,6 +272,8 @@ def check_brokers(store: Store) -> Iterator[Finding]:
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(listeners))), thread_name_prefix="doctor") as pool:
         problems = list(pool.map(lambda pair: _refusal(pair[1]), listeners))
     for (broker, listener), problem in zip(listeners, problems, strict=True):
+        if not problem and answering is not None:
+            answering.add(broker.broker_id)
         if problem:
             what = f"broker {broker.broker_id} cannot be reached at {listener.name}://{listener.address}: {problem}"
             todo = "check advertised.listeners, name resolution and firewalls between this host and the broker"

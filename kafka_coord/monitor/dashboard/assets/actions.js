@@ -153,7 +153,7 @@ function askThenShow({ title, path, content, body, verb, final, also = () => nul
 const RULES = [
   ["to-earliest", "to the first record"], ["to-latest", "to the end"], ["to-time", "to a time (UTC), or a duration ago"],
   ["shift-by", "by a number of records"], ["to-offset", "to an offset"], ["to-current", "to the committed offset"],
-  ["from-group", "to the offsets of another group"],
+  ["from-group", "to the offsets of another group"], ["undo", "to the offsets of before the last change by an operator"],
 ];
 
 function askReset(group, managed) {
