@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Protocol
 
 from msgspec import structs
@@ -35,6 +36,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Migration, broker_number, numbers
+from kafka_coord.zk.fencing import MAX_BYTES
 from kafka_coord.zk.layout import Root
 from kafka_coord.zk.root import (
     ClusterRecord,
@@ -44,7 +46,7 @@ from kafka_coord.zk.root import (
     read_cluster_record,
     read_mirror_trouble,
 )
-from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
+from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store, op_size
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,8 @@ FEW_TOPICS = 500
 """Up to this many topics, all of them are asked for each time."""
 OLD_S = 30.0
 """How old the mirror may become before that is recorded, in seconds."""
+_TOLD_BYTES = 800_000
+"""How much of a znode the names of held topics may take."""
 
 Address = tuple[str, int]
 
@@ -117,6 +121,8 @@ class MetadataMirror:
         self._seen: dict[str, Node | None] = {}
         self._settings: frozenset[str] = frozenset()
         """``serve.metadata`` of all running instances, if this one has set it."""
+        self._too_large: dict[str, int] = {}
+        """The topics whose znode would be larger than ZooKeeper takes, and how large, in bytes."""
         self._hurry: tuple[float, ...] = ()
         """When to look again after a signal, unless the looks before have found a change."""
         self._let_go: frozenset[str] = frozenset()
@@ -280,11 +286,20 @@ class MetadataMirror:
         if self._let_go is let_go and not mirror.held:
             self._let_go = frozenset()
         changed = self._write(mirror)
-        self._tell_trouble(mirror.why_held() or self._hidden(mirror), mirror.held)
+        self._tell_trouble(mirror.why_held() or self._lacking() or self._hidden(mirror), mirror.held)
         if not hurry or changed:
             return EVERY_S
         self._hurry = hurry[1:]
         return hurry[0]
+
+    def _lacking(self) -> str:
+        if not self._too_large:
+            return ""
+        name, size = next(iter(self._too_large.items()))
+        return (
+            f"topics with too many partitions for a znode stay as they were: {name} ({size:,} bytes, at most"
+            f" {MAX_BYTES:,}) and {len(self._too_large) - 1} others"
+        )
 
     @staticmethod
     def _hidden(mirror: Mirror) -> str:
@@ -300,7 +315,7 @@ class MetadataMirror:
         now = self._store.clock.monotonic()
         self._troubled_at = (now if self._troubled_at is None else self._troubled_at) if trouble else None
         lasts_s = now - (self._troubled_at or now)
-        told = self._told
+        held, told = _that_fit(held), self._told
         is_told = told is not None and told.held == held if trouble else told is None
         if is_told:
             return
@@ -416,7 +431,7 @@ class MetadataMirror:
         if not mirror.is_changed:
             return False
         wanted = mirror.znodes()
-        units = changes(self._written, wanted)
+        units = self._small(changes(self._written, wanted), wanted)
         if not units:
             mirror.is_changed = False
             return False
@@ -428,6 +443,23 @@ class MetadataMirror:
         self._written, mirror.is_changed = wanted, False
         log.info("mirrored the brokers' metadata changes=%d topics=%d", len(units), len(mirror.topics))
         return any(op.path.startswith(layout.MIRRORED_TOPICS) for op in units[-1])
+
+    def _small(self, units: Sequence[Sequence[Op]], wanted: dict[str, bytes]) -> list[Sequence[Op]]:
+        """Returns the units that fit in a request. What is in the others stays as it was, in ``wanted`` too, so that
+        one topic does not stop the mirror of all."""
+        found: list[Sequence[Op]] = []
+        self._too_large = {}
+        for unit in units:
+            size = sum(op_size(op, acl=self._store.acl_bytes) for op in unit)
+            if size <= MAX_BYTES:
+                found.append(unit)
+                continue
+            self._too_large[unit[0].path.rpartition("/")[2]] = size
+            for path in {op.path for op in unit}:
+                wanted.pop(path, None)
+                if path in self._written:
+                    wanted[path] = self._written[path]
+        return found
 
     def _complain(self, complaint: str) -> None:
         if complaint != self._complaint:
@@ -463,6 +495,12 @@ def way_back_op(store: Store, by: str) -> Op:
     """Returns the write after which everybody reads Kafka's own znodes. Only the elected coordinator writes it."""
     changed = {"source": Source.ZOOKEEPER, "since_ms": round(store.clock.time() * 1000), "by": by or "an operator"}
     return change_op(store, lambda before: structs.replace(before, **changed))
+
+
+def _that_fit(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the first names, as many as fit in a znode; the others are told of once these are let go."""
+    sizes = accumulate(len(name) + len('"",') for name in names)
+    return names[: sum(size <= _TOLD_BYTES for size in sizes)]
 
 
 def _value(data: bytes) -> fields.Json:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_coord.channel.frames import AnsweredRequest, Asked, Event, Frame, RefusedRequest, Rpc, encode
-from kafka_coord.errors import NoAuth, NoNode, RequestTooLarge
+from kafka_coord.errors import NoAuth, NoNode
 from kafka_coord.frontends.socket.access import GatewayOptions
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.model import Command, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
@@ -18,8 +18,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.assignment import NODE_PREFIX
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
-from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES
-from kafka_coord.zk.store import Op, OpResult, Read, ReadResult, SessionState, op_size
+from kafka_coord.zk.store import Read, ReadResult, SessionState
 from tests.frontends.machine import invariants  # noqa: F401  every term checks them
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
@@ -82,8 +81,8 @@ class Surroundings:
         return
 
 
-class SizedStore(SimulatedStore):
-    """Refuses requests that are too large, as a server does. Also refuses reads of the path ``forbidden``."""
+class ForbiddingStore(SimulatedStore):
+    """Refuses reads of the path ``forbidden``."""
 
     forbidden = ""
 
@@ -91,12 +90,6 @@ class SizedStore(SimulatedStore):
         if any(read.path == self.forbidden for read in reads):
             raise NoAuth("may not be read", self.forbidden)
         return super().read_many(reads)
-
-    def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
-        size = sum(op_size(op) for op in ops)
-        if size > DEFAULT_MAX_REQUEST_BYTES:
-            raise RequestTooLarge(f"{size} bytes")
-        return super().multi(ops)
 
 
 class SimulatedHouse:
@@ -116,8 +109,8 @@ class SimulatedHouse:
         nonces = map(str, itertools.count())
         self.gateway = Gateway(self.store, 1, self.leadership_view, lambda: None, options, nonce=nonces.__next__)
 
-    def _open(self, around: Surroundings) -> SizedStore:
-        store = SizedStore(self.zookeeper, self.clock, around, 10_000)
+    def _open(self, around: Surroundings) -> ForbiddingStore:
+        store = ForbiddingStore(self.zookeeper, self.clock, around, 10_000)
         store.connect(self.zookeeper.replicas[0])
         return store
 

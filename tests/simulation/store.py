@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast
 
-from kafka_coord.errors import NoNode, SessionLost, StoreUnavailable
+from kafka_coord.errors import NoNode, RequestTooLarge, SessionLost, StoreUnavailable
 from kafka_coord.zk import layout
 from kafka_coord.zk.kazoo_session import SessionLease
+from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES
 from kafka_coord.zk.root import RootFollower
 from kafka_coord.zk.store import (
     ANY_VERSION,
@@ -30,6 +31,7 @@ from kafka_coord.zk.store import (
     Watcher,
     WatchEvent,
     WatchType,
+    op_size,
 )
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import Replica, ServerSession, SimulatedZooKeeper
@@ -286,6 +288,7 @@ class SimulatedStore(Store):
         if not ops:
             return ()
         doing = "multi " + ", ".join(f"{type(op).__name__} {op.path}" for op in ops)
+        _check_size(ops)
         return self._ask(doing, lambda: self.server.write(ops, self._session.session_id, self._ms()), writes=True)
 
     def sync(self, path: str = "/") -> None:
@@ -302,6 +305,7 @@ class SimulatedStore(Store):
     # --- one call ----------------------------------------------------------------------------------------------------
 
     def _write(self, doing: str, op: Op) -> OpResult:
+        _check_size([op])
         return self._ask(doing, lambda: self.server.write_one(op, self._session.session_id, self._ms()), writes=True)
 
     def _ask(self, doing: str, effect: Callable[[], T], *, writes: bool = False) -> T:
@@ -342,6 +346,13 @@ class SimulatedStore(Store):
 
     def _ms(self) -> int:
         return int(self._clock.time() * 1000)
+
+
+def _check_size(ops: Sequence[Op]) -> None:
+    """A client sends no request that is longer than a server takes."""
+    size = sum(map(op_size, ops))
+    if size > DEFAULT_MAX_REQUEST_BYTES:
+        raise RequestTooLarge(f"{ops[0].path}: a request of {size} bytes", ops[0].path)
 
 
 def connected_store(

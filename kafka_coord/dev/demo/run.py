@@ -39,7 +39,8 @@ from kafka_coord.zk import connect
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.sharing import Shared
 
-_CLI_TIMEOUT_S = 60.0
+_CLI_TIMEOUT_S = 180.0
+"""A command takes a second, but on a machine that is busy with everything else it has taken more than a minute."""
 _POLL_S = 0.5
 _CHANNEL_WORDS = {
     ChannelChoice.ZOOKEEPER: "",
@@ -201,6 +202,11 @@ def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartiti
     except subprocess.CalledProcessError as error:
         raise VerificationFailed(
             f"{' '.join(command[2:])} exited with code {error.returncode}: {error.stderr}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise VerificationFailed(
+            f"{' '.join(command[2:])} has not ended within {error.timeout:g} s: the machine is too busy, or a server"
+            " does not answer; run the demo again when less else is running"
         ) from error
     rows = json.loads(answer.stdout)["offsets"]
     ends = {TopicPartition(row["topic"], row["partition"]): row["end_offset"] for row in rows}
