@@ -14,7 +14,7 @@ For one id the number of partitions never falls, and an id that was replaced or 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -29,6 +29,8 @@ from kafka_coord.zk.store import Create, Delete, Op, SetData
 GONE_AFTER_S = 10.0
 AWAY_AFTER_S = 30.0
 """How long answers must leave a broker out before it counts as away, in seconds."""
+DESCRIBED_EVERY_S = 30.0
+"""How often brokers are asked for their listeners, in seconds."""
 FRESH_S = 5.0
 """How long an answer counts as what a broker says now, in seconds."""
 MOST_WITNESSES = 5
@@ -129,12 +131,15 @@ class MirroredBroker:
         """Decodes a broker's znode, the mirror's or Kafka's own. Raises :class:`MalformedValue`."""
         where = layout.broker(broker_id)
         value = fields.load_object(data, where)
-        broker = Broker.from_json(value, broker_id, where)
+        return replace(cls.of(Broker.from_json(value, broker_id, where)), is_away=value.get("away") is True)
+
+    @classmethod
+    def of(cls, broker: Broker) -> MirroredBroker:
         endpoints = {}
         for one in broker.listeners:
             host, _, port = one.address.rpartition(":")
             endpoints[one.name] = one.protocol, host.strip("[]"), int(port)
-        return cls(endpoints, broker.rack, value.get("away") is True)
+        return cls(endpoints, broker.rack)
 
 
 @dataclass(slots=True)
@@ -189,7 +194,9 @@ class Mirror:
         self._named_at: dict[int, float] = {}
         self._heard_on: dict[str, float] = {}
         """When a broker last answered on each listener."""
-        self._listeners: tuple[str, ...] = ()
+        self._told_on: dict[str, float] = {}
+        """When a broker last told its address on each listener."""
+        self._listeners: frozenset[str] = frozenset()
         self._encoded: dict[str, tuple[MirroredTopic, dict[str, bytes]]] = {}
 
     # --- answers in --------------------------------------------------------------------------------------------------
@@ -234,12 +241,26 @@ class Mirror:
             if not answer.listener or answer.listener in self.brokers[broker_id].endpoints:
                 self._unnamed_since.setdefault(broker_id, now)
 
+    def hear_described(self, described: Iterable[Broker], now: float) -> None:
+        """Takes what brokers tell of their listeners in their settings."""
+        brokers = {one.broker_id: MirroredBroker.of(one) for one in described}
+        self._told_on |= {name: now for one in brokers.values() for name in one.endpoints}
+        self._copy(brokers, self._heard_on.keys())
+
     def copy_live(self, registered: Mapping[int, MirroredBroker]) -> None:
-        """Copies the endpoints of brokers registered in ZooKeeper, for the listeners that nobody is asked on."""
-        for broker_id, broker in registered.items():
+        """Copies the endpoints of brokers registered in ZooKeeper, for the listeners of which no broker tells."""
+        self._copy(registered, self._heard_on.keys() | self._told_on.keys())
+
+    def _copy(self, described: Mapping[int, MirroredBroker], known_better: Set[str]) -> None:
+        for broker_id, broker in described.items():
             known = self.brokers.get(broker_id, MirroredBroker({}, broker.rack))
-            asked = {name: one for name, one in known.endpoints.items() if name in self._heard_on}
-            after = replace(known, endpoints={**broker.endpoints, **asked})
+            addresses = {one[1:] for one in broker.endpoints.values()}
+            kept = {
+                name: one
+                for name, one in known.endpoints.items()
+                if name in known_better and (name in broker.endpoints or one[1:] not in addresses)
+            }  # a listener that was heard before its name was known is here under its own name
+            after = replace(known, endpoints={**broker.endpoints, **kept})
             if after != known:
                 self.brokers[broker_id] = after
                 self.is_changed = True
@@ -321,9 +342,11 @@ class Mirror:
             self._retire(name, now)
         self._others = {name: one for name, one in self._others.items() if now - one[1] <= FRESH_S}
         self._settle_brokers(now)
-        listeners = tuple(sorted(name for name, at in self._heard_on.items() if now - at <= AWAY_AFTER_S))
+        heard, told = self._heard_on.items(), self._told_on.items()
+        listeners = {name for name, at in heard if now - at <= AWAY_AFTER_S}
+        listeners |= {name for name, at in told if now - at <= DESCRIBED_EVERY_S + AWAY_AFTER_S}
         self.is_changed = self.is_changed or listeners != self._listeners
-        self._listeners = listeners
+        self._listeners = frozenset(listeners)
 
     def why_held(self) -> str:
         if not self.held:
@@ -373,7 +396,7 @@ class Mirror:
 
     def znodes(self) -> dict[str, bytes]:
         """Returns everything that the mirror consists of."""
-        listeners = fields.dump({"version": 1, "listeners": list(self._listeners)})
+        listeners = fields.dump({"version": 1, "listeners": sorted(self._listeners)})
         found = {layout.CHANGED: b"", layout.MIRRORED_BROKERS: listeners, layout.MIRRORED_TOPICS: self._retired_bytes()}
         for broker_id, broker in self.brokers.items():
             found[f"{layout.MIRRORED_BROKERS}/{broker_id}"] = broker.to_bytes()

@@ -4,7 +4,8 @@ metadata is read from it (ADR 56). It judges the signs of a migration: no other 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -14,6 +15,7 @@ from msgspec import structs
 
 from kafka_coord.coordinator.execute import EVERY_S, Executor, TermThread
 from kafka_coord.coordinator.mirror import (
+    DESCRIBED_EVERY_S,
     Mirror,
     MirroredBroker,
     MirroredTopic,
@@ -32,8 +34,9 @@ from kafka_coord.errors import (
     StoreError,
     StoreUnavailable,
 )
+from kafka_coord.model import Broker
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.broker import BrokerAnswer
+from kafka_coord.model.broker import NOT_AUTHORIZED, BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Migration, broker_number, numbers
 from kafka_coord.zk.fencing import MAX_BYTES
@@ -79,6 +82,8 @@ class Asker(Protocol):
         self, wanted: Mapping[str, str], witnesses: Mapping[str, str], answer: BrokerAnswer
     ) -> list[BrokerAnswer]: ...
 
+    def described(self, answer: BrokerAnswer) -> list[Broker]: ...
+
     def close(self) -> None: ...
 
 
@@ -111,7 +116,11 @@ class MetadataMirror:
         self._kafka: str | None = None
         """The id of the cluster to which the tree belongs, if it is known."""
         self._written: dict[str, bytes] = {}
-        self._asked_all_at = self._copied_at = self._not_before = float("-inf")
+        self._asked_all_at = self._asked_absent_at = self._not_before = self._copied_at = self._described_at = float(
+            "-inf"
+        )
+        self._described: Set[int] = frozenset()
+        """The brokers that were asked for their listeners."""
         self._began_at = store.clock.monotonic()
         self._complaint = ""
         self._troubled_at: float | None = None
@@ -123,6 +132,8 @@ class MetadataMirror:
         """``serve.metadata`` of all running instances, if this one has set it."""
         self._too_large: dict[str, int] = {}
         """The topics whose znode would be larger than ZooKeeper takes, and how large, in bytes."""
+        self._refused: set[str] = set()
+        """Topics that groups name, that are not in the mirror, and that this instance may not describe."""
         self._hurry: tuple[float, ...] = ()
         """When to look again after a signal, unless the looks before have found a change."""
         self._let_go: frozenset[str] = frozenset()
@@ -277,6 +288,7 @@ class MetadataMirror:
             self._tell_trouble(f"no broker tells its metadata: {error}", mirror.held)
             return EVERY_S
         mirror.hear(answer, self._store.clock.monotonic())
+        self._ask_about_absent(mirror)
         wanted = mirror.to_ask()
         if wanted:
             for one in self._asking().by_id(wanted, mirror.witnesses(), answer):
@@ -286,7 +298,7 @@ class MetadataMirror:
         if self._let_go is let_go and not mirror.held:
             self._let_go = frozenset()
         changed = self._write(mirror)
-        self._tell_trouble(mirror.why_held() or self._lacking() or self._hidden(mirror), mirror.held)
+        self._tell_trouble(mirror.why_held() or self._lacking() or self._hidden(), mirror.held)
         if not hurry or changed:
             return EVERY_S
         self._hurry = hurry[1:]
@@ -301,9 +313,21 @@ class MetadataMirror:
             f" {MAX_BYTES:,}) and {len(self._too_large) - 1} others"
         )
 
-    @staticmethod
-    def _hidden(mirror: Mirror) -> str:
-        hidden = sorted(mirror.hidden & mirror.topics.keys())
+    def _ask_about_absent(self, mirror: Mirror) -> None:
+        """Asks by name for the topics that groups name and brokers do not list, because only then do brokers tell which
+        of them this instance may not describe."""
+        names, now = {*self._subscribed()} - mirror.topics.keys(), self._store.clock.monotonic()
+        if not names:
+            self._refused = set()
+        elif now - self._asked_absent_at >= ALL_EVERY_S:
+            self._asked_absent_at = now
+            with suppress(BrokerError):
+                topics = self._ask(mirror, (), "", names).topics
+                self._refused = {topic.name for topic in topics if topic.error == NOT_AUTHORIZED}
+
+    def _hidden(self) -> str:
+        mirror = self._mirror or Mirror()
+        hidden = sorted(mirror.hidden & mirror.topics.keys() | self._refused - mirror.topics.keys())
         if not hidden:
             return ""
         return f"the brokers hide {len(hidden)} topics from this instance, or they are being deleted: {hidden[0]}, …"
@@ -340,12 +364,16 @@ class MetadataMirror:
         return self._asker
 
     def _ask_all(self, mirror: Mirror, own: Sequence[MirroredBroker]) -> BrokerAnswer:
-        """Asks for all topics, and at the other listeners for the brokers' addresses there."""
+        """Asks for all topics, and from time to time for the brokers' addresses on their other listeners: in their
+        settings, and where ``bootstrap`` says."""
         answer = self._ask(mirror, own, "", None)
         self._asked_all_at = now = self._store.clock.monotonic()
         if now - self._copied_at >= ALL_EVERY_S:
             self._copied_at = now
             mirror.copy_live(self._read_live())
+        if now - self._described_at >= DESCRIBED_EVERY_S or answer.brokers.keys() - self._described:
+            self._described_at, self._described = now, answer.brokers.keys()
+            mirror.hear_described(self._asking().described(answer), self._store.clock.monotonic())
         for listener in (name for name in self._options.bootstrap or {} if name not in {"", answer.listener}):
             try:
                 mirror.hear(self._ask(mirror, own, listener, ()), self._store.clock.monotonic())

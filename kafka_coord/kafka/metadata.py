@@ -13,8 +13,8 @@ from typing import Any
 from kafka_coord.errors import BrokerError, SettingsError
 from kafka_coord.kafka.authentication import MECHANISMS, broker_security, knows_all
 from kafka_coord.kafka.cluster import Address, ClusterClient
-from kafka_coord.kafka.connection import BrokerConnection
-from kafka_coord.model import topic_id_from_bytes, topic_id_to_bytes
+from kafka_coord.kafka.connection import BrokerConnection, failure, only
+from kafka_coord.model import Broker, topic_id_from_bytes, topic_id_to_bytes
 from kafka_coord.model.broker import UNKNOWN_ID, UNKNOWN_TOPIC, AnsweredTopic, BrokerAnswer, NamedBroker
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.frames import answer_start
@@ -26,6 +26,10 @@ _NO_TOPIC_IDS, _BY_ID, _CREATES, _UNTHROTTLED = 9, 12, 3, 2
 (Kafka 3.1), the last in which a request that names a topic may create it, and the last without a throttle time."""
 ANSWER_S, TURN_S = 5.0, 1.0
 """How long to wait for an answer, and for that of the broker whose turn it is, in seconds."""
+_DESCRIBE_CONFIGS, _OF_BROKER = (0, 1), 4
+_LISTENERS = "advertised.listeners", "listeners"
+_PROTOCOLS, _CONTROLLERS = "listener.security.protocol.map", "controller.listener.names"
+"""The settings that tell what a broker advertises; the second where the first is not set, but for the controllers'."""
 _NO_ID = bytes(16)
 _ERROR_BYTES = 2
 
@@ -162,13 +166,52 @@ class MetadataAsker:
     async def _by_id(
         self, wanted: Mapping[str, str], witnesses: Mapping[str, str], answer: BrokerAnswer
     ) -> list[BrokerAnswer]:
-        client = self._clients[answer.listener if answer.listener in self._clients else ""]
-        addresses = [(broker.host, broker.port) for broker in answer.brokers.values()]
         ids = {**witnesses, **wanted}
         names = tuple(dict.fromkeys(ids.values()))
-        asked = [self._ask(client.to(address), answer.listener, names, ANSWER_S, ids) for address in addresses]
+        named_brokers = self._named_in(answer).values()
+        asked = [self._ask(broker, answer.listener, names, ANSWER_S, ids) for broker in named_brokers]
         found = await asyncio.gather(*asked, return_exceptions=True)
         return [one for one in found if isinstance(one, BrokerAnswer)]
+
+    def _named_in(self, answer: BrokerAnswer) -> dict[int, BrokerConnection]:
+        client = self._clients[answer.listener if answer.listener in self._clients else ""]
+        return {number: client.to((broker.host, broker.port)) for number, broker in answer.brokers.items()}
+
+    def described(self, answer: BrokerAnswer) -> list[Broker]:
+        """Asks every broker that ``answer`` names for the addresses that it advertises, on all of its listeners. Leaves
+        out the brokers that do not answer, that refuse (it needs DESCRIBE_CONFIGS on the cluster), or whose settings
+        cannot be read."""
+        return self._runner.run(self._described(answer))
+
+    async def _described(self, answer: BrokerAnswer) -> list[Broker]:
+        asked = [
+            _settings_of(broker, number, answer.brokers[number].host)
+            for number, broker in self._named_in(answer).items()
+        ]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        return [one for one in found if isinstance(one, Broker)]
+
+
+async def _settings_of(broker: BrokerConnection, number: int, host: str) -> Broker:
+    """Returns the broker as its settings describe it. ``host`` is what it advertises where no setting says."""
+    form = message("DescribeConfigsRequest")
+    resource = form.struct("DescribeConfigsResource")(
+        resource_type=_OF_BROKER, resource_name=str(number), configuration_keys=(*_LISTENERS, _PROTOCOLS, _CONTROLLERS)
+    )
+    answer = await broker.ask("DescribeConfigs", _DESCRIBE_CONFIGS, form(resources=(resource,)), TURN_S)
+    result = only(answer.results, "results")
+    if result.error_code:
+        raise failure(f"broker {number} does not tell its settings", result.error_code)
+    told = {one.name: one.value or "" for one in result.configs}
+    advertised = next((told[one] for one in _LISTENERS if told.get(one)), "")
+    of_controllers = {one.strip() for one in told.get(_CONTROLLERS, "").split(",")}
+    endpoints = [one.strip().replace("://:", f"://{host}:") for one in advertised.split(",")]
+    protocols = dict(one.strip().split(":", 1) for one in told.get(_PROTOCOLS, "").split(",") if ":" in one)
+    value = {
+        "endpoints": [one for one in endpoints if one.partition("://")[0] not in of_controllers],
+        "listener_security_protocol_map": protocols,
+    }
+    return Broker.from_json(value, number, f"the settings of broker {number}")
 
 
 def _about_ids(answer: BrokerAnswer, ids: Mapping[str, str], *, is_by_id: bool) -> BrokerAnswer:

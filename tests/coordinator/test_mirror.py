@@ -14,7 +14,7 @@ from kafka_coord.coordinator.mirror import (
     changes,
     read_retired,
 )
-from kafka_coord.model import Broker
+from kafka_coord.model import Broker, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import NOT_AUTHORIZED, AnsweredTopic, BrokerAnswer
 from kafka_coord.zk import layout
@@ -156,6 +156,16 @@ def test_a_brokers_listeners_keep_their_order() -> None:
     shown = Broker.from_json(fields.load_object(mirror.brokers[1].to_bytes(), ""), 1, "")
     assert [one.name for one in shown.listeners] == ["PLAINTEXT", "COORD"]
     assert mirror.brokers[1].address("", "PLAINTEXT") == ("one", 9092)
+
+
+def test_a_listener_that_was_heard_before_its_name_was_known_gets_its_name() -> None:
+    mirror = filled(topic("a", 1))
+    assert set(mirror.brokers[1].endpoints) == {"PLAINTEXT"}
+    one = Broker(1, (Listener("EXT", "SSL", "out:9093"), Listener("INT", "PLAINTEXT", "one:9092")))
+    mirror.hear_described([one], 1.0)
+    rounds(mirror, whole(topic("a", 1)), seconds=2)
+    assert list(mirror.brokers[1].endpoints) == ["EXT", "INT"]
+    assert list(mirror.brokers[2].endpoints) == ["PLAINTEXT"]
 
 
 def test_the_formats_are_kafkas() -> None:

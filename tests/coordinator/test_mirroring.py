@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from kafka_coord.coordinator.mirror import DESCRIBED_EVERY_S
 from kafka_coord.coordinator.mirroring import EVERY_S, LOOKS_AFTER_S, OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.errors import BrokerError, Fenced, StoreUnavailable
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import Broker, Listener, Request, RequestType
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.broker import BrokerAnswer
+from kafka_coord.model.broker import NOT_AUTHORIZED, AnsweredTopic, BrokerAnswer
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.instance import InstanceRegistration
@@ -42,18 +43,25 @@ class Answers:
     def __init__(self, listing: BrokerAnswer | None) -> None:
         self.listing_now = listing
         self.by_id_now: list[BrokerAnswer] = []
+        self.described_now: list[Broker] = []
+        self.by_name: dict[str, AnsweredTopic] = {}
         self.asked_at: list[tuple[str, tuple[tuple[str, int], ...]]] = []
 
     def listing(
-        self, listener: str, addresses: Sequence[tuple[str, int]], _names: Collection[str] | None
+        self, listener: str, addresses: Sequence[tuple[str, int]], names: Collection[str] | None
     ) -> BrokerAnswer:
         self.asked_at.append((listener, tuple(addresses)))
         if self.listing_now is None:
             raise BrokerError("no broker answers")
+        if names and (told := [self.by_name[name] for name in names if name in self.by_name]):
+            return replace(self.listing_now, topics=tuple(told), is_whole=False)
         return replace(self.listing_now, listener=listener)
 
     def by_id(self, _wanted: Mapping[str, str], _others: Mapping[str, str], _to: BrokerAnswer) -> list[BrokerAnswer]:
         return self.by_id_now
+
+    def described(self, _answer: BrokerAnswer) -> list[Broker]:
+        return self.described_now
 
     def close(self) -> None:
         return
@@ -231,6 +239,22 @@ def test_a_topic_that_is_being_deleted_is_no_trouble_but_one_that_stays_hidden_i
     assert "hide 1 topics" in trouble.reason
 
 
+def test_a_new_topic_that_the_instance_may_not_describe_is_told_if_a_group_names_it() -> None:
+    """Brokers do not list it. They say so only if they are asked by name, and then also of topics that do not exist."""
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step()
+    elected.mirror._subscribed = lambda: ("a", "secret", "none")
+    elected.answers.by_name = {"secret": AnsweredTopic("secret", error=NOT_AUTHORIZED)}
+    elected.step(round(OLD_S) + 7)
+    trouble = read_mirror_trouble(elected.store)
+    assert trouble is not None
+    assert "hide 1 topics from this instance, or they are being deleted: secret" in trouble.reason
+    elected.answers.listing_now = whole(topic("a", 1), topic("secret", 2))
+    elected.step(2)
+    assert elected.decoded("secret").partitions == {0}
+    assert read_mirror_trouble(elected.store) is None
+
+
 def test_the_way_back_is_refused_while_kafkas_znodes_are_not_kept_up_to_date() -> None:
     elected = Elected(Answers(whole(topic("a", 1))))
     assert "no broker is registered" in no_way_back(elected.store)
@@ -361,6 +385,36 @@ def test_endpoints_of_a_broker_that_registers_later_are_copied_while_its_znode_e
     assert found is not None
     assert [at.endpoint for at in found.live[1].listeners] == ["INT://two:9092", "EXT://out2:9093"]
     assert read_asked_listeners(elected.store) == ("INT",)
+
+
+def test_listeners_that_nobody_is_asked_on_are_known_from_the_brokers_settings() -> None:
+    """Also their names, and what the brokers say now counts more than what ZooKeeper had."""
+    elected = Elected(Answers(whole(topic("a", 1))))
+    kafkas_own(elected.store)
+
+    def described(external: str) -> list[Broker]:
+        names = {"EXT": ("SASL_SSL", external), "INT": ("PLAINTEXT", "one:9092"), "COORD": ("PLAINTEXT", "inst:9192")}
+        return [Broker(1, tuple(Listener(name, *at) for name, at in names.items()))]
+
+    def endpoints() -> list[list[str]]:
+        found = read_brokers(elected.store)
+        assert found is not None
+        return [[at.endpoint for at in one.listeners] for one in found.live]
+
+    elected.answers.described_now = described("out1:9093")
+    elected.store.create(layout.MIGRATION)
+    elected.step(2)
+    assert endpoints() == [
+        ["EXT://out1:9093", "INT://one:9092", "COORD://inst:9192"],
+        ["INT://two:9092"],
+    ]
+    elected.answers.described_now = described("out2:9093")
+    elected.step(round(DESCRIBED_EVERY_S) + 2)
+    assert endpoints()[0][0] == "EXT://out2:9093"
+    elected.answers.described_now = []  # they may not be asked for their settings any more
+    elected.step(10)
+    assert endpoints()[0][0] == "EXT://out2:9093"
+    assert read_asked_listeners(elected.store) == ("COORD", "EXT", "INT")
 
 
 def test_topics_that_are_held_back_go_when_an_operator_lets_them() -> None:

@@ -68,6 +68,54 @@ def test_a_broker_that_does_not_answer_costs_only_its_turn(brokers: Mapping[int,
 
 
 @pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {
+                "advertised.listeners": "INT://b1:9092,EXT://[::1]:9093",
+                "listeners": "INT://:9092,EXT://:9093",
+                "listener.security.protocol.map": "INT:PLAINTEXT,EXT:SASL_SSL",
+            },
+            {"INT": ("PLAINTEXT", "b1:9092"), "EXT": ("SASL_SSL", "[::1]:9093")},
+        ),
+        (
+            {
+                "advertised.listeners": None,
+                "listeners": "PLAINTEXT://:9092,SSL://b9:9093,CONTROLLER://:9094",
+                "controller.listener.names": "CONTROLLER",
+            },
+            {"PLAINTEXT": ("PLAINTEXT", "127.0.0.1:9092"), "SSL": ("SSL", "b9:9093")},
+        ),
+        ({"advertised.listeners": "INT://b1"}, None),
+        (None, None),
+    ],
+)
+def test_a_brokers_settings_tell_its_other_listeners(
+    brokers: Mapping[int, OddBroker],
+    settings: Mapping[str, str | None] | None,
+    expected: Mapping[str, tuple[str, str]] | None,
+) -> None:
+    """None of a broker that refuses, or whose settings cannot be read."""
+
+    def describe(request: Any, form: Any) -> Any:
+        (asked,) = request.resources
+        result, config = form.struct("DescribeConfigsResult"), form.struct("DescribeConfigsResourceResult")
+        configs = tuple(config(name=name, value=value) for name, value in (settings or {}).items())
+        return form(
+            results=(result(error_code=0 if settings else 31, resource_name=asked.resource_name, configs=configs),)
+        )
+
+    brokers[1]._calls["DescribeConfigs"] = describe
+    asker = MetadataAsker({})
+    told = asker.listing("", [("127.0.0.1", brokers[1].port)], None)
+    found = {
+        one.broker_id: {at.name: (at.protocol, at.address) for at in one.listeners} for one in asker.described(told)
+    }
+    assert found.get(1) == expected
+    asker.close()
+
+
+@pytest.mark.parametrize(
     ("spoken", "supported", "expected"),
     [((0, 1), (0, 0), 0), ((0, 1), (1, 4), 1), ((1, 12), (0, 9), 9), (3, (0, 9), 3)],
 )

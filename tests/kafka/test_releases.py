@@ -51,6 +51,7 @@ SENT: list[tuple[str, int | Versions, str]] = [
     ("CreateTopics", cluster._CREATE_TOPICS, "0.11.0.3"),
     ("CreateTopics", instances._CREATE_TOPICS, "0.11.0.3"),
     ("DescribeConfigs", broker_settings._DESCRIBE_CONFIGS, "0.11.0.3"),
+    ("DescribeConfigs", metadata._DESCRIBE_CONFIGS, "0.11.0.3"),
     ("DescribeAcls", access._DESCRIBE_ACLS, "0.11.0.3"),
     ("DescribeGroups", 0, "0.11.0.3"),
     ("Heartbeat", 0, "0.11.0.3"),
@@ -154,6 +155,11 @@ def test_the_mirror_learns_the_topics_and_whether_they_have_ids(place: Place) ->
         answer = asker.listing("", [("127.0.0.1", place.broker.port)], None)
         assert answer.has_ids is place.has_ids
         assert answer.teller == 1
+        (described,) = asker.described(answer)
+        assert {one.name: one.address for one in described.listeners} == {
+            "PLAINTEXT": place.broker.address,
+            "COORD": place.broker.instance_address,
+        }
         flights = next(one for one in answer.topics if one.name == "flights")
         assert flights.replicas == {0: (1,), 1: (1,)}
         assert bool(flights.topic_id) is place.has_ids

@@ -348,7 +348,7 @@ BROKERS = [
         source(settings=("zookeeper", "zookeeper")),
     ),
     Case(
-        "no broker answers on listener SSL",
+        "no broker tells its address on listener SSL",
         source(MIRRORED, asked=("PLAINTEXT",)),
         source(MIRRORED, asked=("PLAINTEXT", "SSL")),
     ),

@@ -10,6 +10,7 @@ from typing import Any
 from kafka_coord.coordinator.mirror import Mirror, MirroredTopic
 from kafka_coord.coordinator.mirroring import MetadataMirror
 from kafka_coord.errors import BrokerError
+from kafka_coord.model import Broker, Listener
 from kafka_coord.model.broker import AnsweredTopic, BrokerAnswer, NamedBroker
 from kafka_coord.zk.root import RootFollower
 from tests.simulation.scheduler import VirtualClock
@@ -87,6 +88,15 @@ class SimulatedBrokers:
             known, unknown = frozenset(asked & ids.keys()), frozenset(asked - ids.keys())
             answers.append(BrokerAnswer(broker, BROKERS, known=known, unknown=unknown))
         return answers
+
+    def described(self, answer: BrokerAnswer) -> list[Broker]:
+        """Each broker has a second listener, of which only its settings tell."""
+        ports = {self.protocol: 9092, "OTHER": 9093}
+        return [
+            Broker(number, tuple(Listener(name, self.protocol, f"{one.host}:{at}") for name, at in ports.items()))
+            for number, one in answer.brokers.items()
+            if number not in self.silent
+        ]
 
     def close(self) -> None:
         return

@@ -420,8 +420,9 @@ def check_source(store: Store, cluster: Cluster, snapshots: Mapping[str, GroupSn
     own = {one.endpoints.get("kafka") for one in cluster.instances.values()}
     mute = {one.name for broker in found.live for one in broker.listeners if one.address not in own} - {*asked}
     for name in sorted(mute):
-        what = f"no broker answers on listener {name}: the addresses there stay as ZooKeeper had them last"
-        yield warning(check, what, f"give the instances --bootstrap …,{name}=HOST:PORT, which they can reach")
+        what = f"no broker tells its address on listener {name}: the addresses there stay as ZooKeeper had them last"
+        todo = "give the instances' user DESCRIBE_CONFIGS on the cluster, or --bootstrap"
+        yield warning(check, what, f"{todo} …,{name}=HOST:PORT, which they can reach")
 
 
 def _refusal(listener: Listener) -> str:
