@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -240,12 +240,22 @@ def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
 @contextlib.contextmanager
 def tested_cluster(directory: Path, zookeeper: str, brokers: int, settings: KafkaSettings) -> Iterator[KafkaCluster]:
     """Brokers of Kafka 3.9 with their metadata in ZooKeeper or, with ``--kraft``, of Kafka 4.3."""
-    settings = dataclasses.replace(settings, kraft=_kraft)
+    if _kraft:
+        settings = dataclasses.replace(settings, kraft=True, properties=_as_kraft_names_them(settings.properties))
     with (
         KafkaCluster(directory, zookeeper, brokers=brokers, settings=settings) as cluster,
         mirrored(cluster) if _kraft else contextlib.nullcontext(),
     ):
         yield cluster
+
+
+def _as_kraft_names_them(properties: Mapping[str, str]) -> dict[str, str]:
+    found = dict(properties)
+    if "authorizer.class.name" in found:
+        found["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    if "listener.security.protocol.map" in found:
+        found["listener.security.protocol.map"] += ",CONTROLLER:PLAINTEXT"
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from kafka_coord import Consumer
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
-from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
@@ -37,7 +36,7 @@ from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
-from tests.conftest import _shared_servers
+from tests.conftest import _shared_servers, tested_cluster
 from tests.consumer.reading import read
 from tests.frontends.harness import SocketInstance
 from tests.go_consumer import go_consumer, records_of
@@ -52,7 +51,7 @@ REBALANCE_TIMEOUT_MS = 2_000
 class Guarded:
     """A broker with ACLs. Without SASL, a client has all rights, as the instances have here."""
 
-    broker: KafkaBroker
+    broker: Broker
     zookeeper: str
     admin: AdminClient
 
@@ -92,25 +91,21 @@ def binding(topic: str, right: AclOperation, user: str) -> AclBinding:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("guarded")
-    port, guarded_port = free_port(), free_port()
-    listeners = f"PLAINTEXT://{LOOPBACK}:{port},GUARDED://{LOOPBACK}:{guarded_port}"
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
     login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
     properties = {
-        "listeners": listeners,
-        "advertised.listeners": listeners,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
         "listener.name.guarded.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.guarded.plain.sasl.jaas.config": login,
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    settings = KafkaSettings(properties=properties)
+    settings = KafkaSettings(listeners=("GUARDED",), properties=properties)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        KafkaBroker(directory / "kafka", 1, server.connect_string, port=port, settings=settings) as broker,
+        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
     ):
+        (broker,) = cluster.brokers
         _shared_servers.append(broker)
         try:
             yield Guarded(broker, server.connect_string, AdminClient({"bootstrap.servers": broker.address}))

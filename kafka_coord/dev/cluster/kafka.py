@@ -33,7 +33,8 @@ class KafkaSettings:
     With ``kraft``, the brokers of a :class:`KafkaCluster` run Kafka 4.3 in KRaft mode. A killed broker stays listed for
     ``session_ms``, and cannot restart before then. ``properties`` are additional lines of ``server.properties``. With
     ``for_instances``, each broker has a second listener, which advertises its instance's address
-    (:attr:`Broker.instance_port`). ``jvm_flags`` come last, so they override the others.
+    (:attr:`Broker.instance_port`). ``listeners`` names further ones (:attr:`Broker.further`). ``jvm_flags`` come last,
+    so they override the others.
     """
 
     kraft: bool = False
@@ -43,6 +44,7 @@ class KafkaSettings:
     log_level: str = "WARN"
     properties: Mapping[str, str] = field(default_factory=dict)
     for_instances: bool = False
+    listeners: tuple[str, ...] = ()
     jvm_flags: tuple[str, ...] = ()
 
     @property
@@ -84,6 +86,8 @@ class Broker(JvmServer):
         """The port at which the broker's instance serves Kafka clients."""
         self.listener_port = (listener_port or free_port()) if self.settings.for_instances else 0
         """The port at which the broker listens for its instance."""
+        self.further = {name: f"{LOOPBACK}:{free_port()}" for name in self.settings.listeners}
+        """The addresses of the further listeners, by their names."""
 
     @property
     def address(self) -> str:
@@ -129,7 +133,7 @@ class Broker(JvmServer):
 
     def _listeners(self) -> dict[str, tuple[str, str]]:
         """Returns where the broker listens and what it advertises there, for each listener's name. Either may be ""."""
-        listeners = {"PLAINTEXT": (self.address, self.address)}
+        listeners = {name: (at, at) for name, at in {"PLAINTEXT": self.address, **self.further}.items()}
         if self.settings.for_instances:
             listeners["COORD"] = (self.listener_address, self.instance_address)
         return listeners

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.leadership import move_leadership
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import NodeExists, NoNode
@@ -194,7 +194,7 @@ def started(
 
 @contextlib.contextmanager
 def serving_beside(
-    broker: KafkaBroker, zookeeper: str, *, session_timeout_ms: int = 10_000, **options: Any
+    broker: Broker, zookeeper: str, *, session_timeout_ms: int = 10_000, **options: Any
 ) -> Iterator[KafkaListener]:
     """A listener with its own session beside the only broker of a cluster. It serves every group."""
     store = connect(zookeeper, session_timeout_ms=session_timeout_ms)

@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 )
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
@@ -43,6 +43,7 @@ from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 from tests.cli.running import run as cli
+from tests.conftest import tested_cluster
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.side_by_side import SUBSCRIPTION, Side
 from tests.waiting import eventually
@@ -76,7 +77,7 @@ class Authenticated(Side):
 class Place:
     """A broker that closes idle and expired connections soon, and the instance beside it."""
 
-    broker: KafkaBroker
+    broker: Broker
     zookeeper: ZooKeeperServer
     listener: KafkaListener
 
@@ -143,7 +144,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = KafkaSettings(replication=2, for_instances=True, properties=properties)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        KafkaCluster(directory, server.connect_string, brokers=2, settings=settings) as cluster,
+        tested_cluster(directory, server.connect_string, 2, settings) as cluster,
     ):
         broker = cluster.broker(1)
         topics = TopicAdmin(cluster.bootstrap_servers)

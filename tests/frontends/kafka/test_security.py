@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
 from kafka_coord.consumer.settings import OffsetReset
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError
@@ -47,7 +47,7 @@ from kafka_coord.model import TopicPartition as Partition
 from kafka_coord.spark import fetching
 from kafka_coord.wire.messages import message
 from tests.cli.running import Ran, run
-from tests.conftest import _shared_servers
+from tests.conftest import _shared_servers, tested_cluster
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Peer, committing, join
 from tests.waiting import eventually
@@ -62,7 +62,7 @@ PASSWORDS = {"instance": "i-secret", "alice": "a-secret", "mallory": "m-secret"}
 class Secured:
     """The broker and the instance. ``ca`` is the CA that clients trust."""
 
-    broker: KafkaBroker
+    broker: Broker
     listener: KafkaListener
     ca: Path
     zookeeper: str
@@ -116,8 +116,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     settings = KafkaSettings(for_instances=True, properties=brokers_properties(directory, authority))
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        KafkaBroker(directory / "kafka", 1, server.connect_string, settings=settings) as broker,
+        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
     ):
+        (broker,) = cluster.brokers
         admin = AdminClient({"bootstrap.servers": broker.address})
         for topic in TOPIC, SECRET_TOPIC:
             TopicAdmin(broker.address).create(topic, 1, replication=1)
@@ -330,7 +331,7 @@ def test_a_client_without_tls_is_disconnected(secured: Secured) -> None:
 
 
 @contextlib.contextmanager
-def frozen(broker: KafkaBroker) -> Iterator[None]:
+def frozen(broker: Broker) -> Iterator[None]:
     broker.pause()
     try:
         yield

@@ -8,14 +8,14 @@ import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import GroupLimits
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.kafka import KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.instance import read_retention
-from tests.conftest import _shared_servers
+from tests.conftest import _shared_servers, tested_cluster
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Peer, join
 from tests.waiting import eventually
@@ -38,8 +38,9 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaListener
     settings = KafkaSettings(for_instances=True, properties=OF_BROKER)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        KafkaBroker(directory / "kafka", 1, server.connect_string, settings=settings) as broker,
+        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
     ):
+        (broker,) = cluster.brokers
         _shared_servers.append(broker)
         try:
             with serving_beside(broker, server.connect_string) as listener:

@@ -13,14 +13,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.topics import NO_CONTROLLER, TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.term import TOPIC as LOG
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import connect
-from tests.conftest import _shared_servers
+from tests.conftest import _shared_servers, tested_cluster
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Member, Peer, committing
 from tests.waiting import eventually
@@ -34,7 +34,7 @@ class Alone:
     """A broker and an instance whose sessions end soon after ZooKeeper goes down."""
 
     zookeeper: ZooKeeperServer
-    broker: KafkaBroker
+    broker: Broker
     listener: KafkaListener
 
     def peer(self) -> Peer:
@@ -47,8 +47,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     settings = KafkaSettings(for_instances=True, session_ms=SESSION_MS)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        KafkaBroker(directory / "kafka", 1, server.connect_string, settings=settings) as broker,
+        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
     ):
+        (broker,) = cluster.brokers
         _shared_servers.append(broker)
         TopicAdmin(broker.address).create(TOPIC, 1)
         try:
