@@ -23,8 +23,7 @@ from kafka_coord.zk.fencing import MAX_BYTES
 from kafka_coord.zk.root import Source, read_mirror_trouble
 from kafka_coord.zk.store import Op
 from tests.coordinator.electing import Elected
-from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
-from tests.coordinator.test_mirroring import Answers, kafkas_own
+from tests.coordinator.mirrored import TWO, Answers, kafkas_own, topic, topic_id, unknown, whole
 
 MANY = 10_000
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from msgspec import structs
 from kafka_coord.coordinator.mirror import DESCRIBED_EVERY_S
 from kafka_coord.coordinator.mirroring import EVERY_S, LOOKS_AFTER_S, OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.errors import BrokerError, Fenced, StoreUnavailable
+from kafka_coord.errors import Fenced, StoreUnavailable
 from kafka_coord.model import Broker, Listener, Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import NOT_AUTHORIZED, AnsweredTopic, BrokerAnswer
@@ -26,65 +26,13 @@ from kafka_coord.zk.root import (
     read_mirror_trouble,
     tell_changed,
 )
-from kafka_coord.zk.store import Create, Op, Store
+from kafka_coord.zk.store import Create, Op
 from tests.coordinator.electing import TREE, Elected
-from tests.coordinator.mirrored import TWO, topic, topic_id, unknown, whole
+from tests.coordinator.mirrored import TWO, Answers, kafkas_own, topic, topic_id, unknown, whole
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.store import SimulatedStore, connected_store
 
 MIRRORED = structs.replace(TREE, source=Source.BROKERS, by="a test")
-
-
-class Answers:
-    """Answers with ``listing``, or not at all if that is ``None``."""
-
-    protocol = "PLAINTEXT"
-
-    def __init__(self, listing: BrokerAnswer | None) -> None:
-        self.listing_now = listing
-        self.by_id_now: list[BrokerAnswer] = []
-        self.described_now: list[Broker] = []
-        self.by_name: dict[str, AnsweredTopic] = {}
-        self.asked_at: list[tuple[str, tuple[tuple[str, int], ...]]] = []
-
-    def listing(
-        self, listener: str, addresses: Sequence[tuple[str, int]], names: Collection[str] | None
-    ) -> BrokerAnswer:
-        self.asked_at.append((listener, tuple(addresses)))
-        if self.listing_now is None:
-            raise BrokerError("no broker answers")
-        if names and (told := [self.by_name[name] for name in names if name in self.by_name]):
-            return replace(self.listing_now, topics=tuple(told), is_whole=False)
-        return replace(self.listing_now, listener=listener)
-
-    def by_id(self, _wanted: Mapping[str, str], _others: Mapping[str, str], _to: BrokerAnswer) -> list[BrokerAnswer]:
-        return self.by_id_now
-
-    def described(self, _answer: BrokerAnswer) -> list[Broker]:
-        return self.described_now
-
-    def close(self) -> None:
-        return
-
-
-def kafkas_own(store: Store, *, controller: str = '{"version":2,"kraftControllerEpoch":-1}') -> None:
-    for path, value in (
-        ("/brokers", None),
-        (layout.BROKER_IDS, None),
-        (layout.BROKER_TOPICS, None),
-        (layout.CONTROLLER, controller),
-        (f"{layout.BROKER_TOPICS}/a", fields.dump({"version": 3, "topic_id": topic_id(1), "partitions": {"0": [1]}})),
-        (
-            f"{layout.BROKER_IDS}/1",
-            fields.dump(
-                {
-                    "endpoints": ["INT://one:9092", "EXT://out:9093"],
-                    "listener_security_protocol_map": {"INT": "PLAINTEXT", "EXT": "SSL"},
-                }
-            ),
-        ),
-    ):
-        store.create(path, value.encode() if isinstance(value, str) else value or b"")
 
 
 def test_without_a_sign_kafkas_own_znodes_are_read() -> None:
