@@ -569,11 +569,14 @@ class Membership:
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Adds offsets to the response to the next ping. Returns the offsets that the coordinator has confirmed as
-        stored since the last call."""
+        stored since the last call. Leaves out a confirmation of an earlier offer that equals the latest one, if another
+        offset was offered in between, as after a seek back: the caller would take the latest one for stored."""
         registered = self._of(registration)
         registered.offered |= offsets
         confirmed, registered.confirmed = registered.confirmed, {}
-        return confirmed
+        pings = self._connected.pings if self._connected is not None else {}
+        under_way = [*(sent for _, (_, sent) in sorted(pings.items())), registered.offered]
+        return {tp: offset for tp, offset in confirmed.items() if not _is_ambiguous(tp, offset, under_way)}
 
     def unresolved(self, registration: Registration, unresolved: Unresolved) -> Offsets:
         """Reports what the consumer cannot resolve, and the ends that it has listed. Returns the offsets that the group
@@ -594,6 +597,11 @@ class Membership:
             if isinstance(of, dict)
         }
         return dict.fromkeys(requested) | read_offsets({"offsets": stored}, MessageType.COMMITTED)
+
+
+def _is_ambiguous(tp: TopicPartition, confirmed: int, under_way: Iterable[Offsets]) -> bool:
+    offers = [offsets[tp] for offsets in under_way if tp in offsets]
+    return bool(offers) and offers[-1] == confirmed and set(offers) != {confirmed}
 
 
 def _await_starts(registered: _Registered, offsets: Offsets) -> None:

@@ -158,3 +158,23 @@ def test_after_a_resume_a_leave_waits_until_an_outstanding_start_is_sent_again(
         ("answer", {"flights": {"0": 5}}),
         ("leave", {"flights": {"0": 9}}),
     ]
+
+
+def test_a_confirmation_of_an_earlier_offer_is_not_taken_for_one_of_the_same_offset_after_a_seek_back(
+    membership: Membership,
+) -> None:
+    registration, tp = registered(membership), TopicPartition("flights", 0)
+
+    def ping(number: int, heard: int) -> None:
+        membership.received({"v": 1, "id": number, "type": "ping", "heard": heard, "done": 0}, 1.0 + number)
+
+    assert membership.auto_commit(registration, {tp: 2}) == {}
+    ping(1, 0)
+    assert membership.auto_commit(registration, {tp: 0}) == {}
+    ping(2, 0)
+    ping(3, 1)
+    assert membership.auto_commit(registration, {tp: 2}) == {}, "0 is stored after what was confirmed"
+    ping(4, 2)
+    assert membership.auto_commit(registration, {}) == {tp: 0}
+    ping(5, 4)
+    assert membership.auto_commit(registration, {}) == {tp: 2}

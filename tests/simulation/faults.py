@@ -76,6 +76,7 @@ ENCORES = "encores"
 NO_FAULTS = frozenset({CLASSIC, SOCKETS, FROM_THE_END, OFTEN, ENCORES})
 UNREADABLE = "unreadable"
 """A kind of fault: a znode is overwritten with unreadable bytes, and repaired later."""
+ALL_FAULTS = CLASSIC_FAULTS | {UNREADABLE, POLLS}
 
 
 class FaultInjector:

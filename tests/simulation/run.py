@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 import click
 
 from tests.simulation.cluster import TURMOIL
-from tests.simulation.faults import CLASSIC_FAULTS, POLLS, UNREADABLE
+from tests.simulation.faults import ALL_FAULTS
 from tests.simulation.shrinking import History, Played, play, shrink
 
 CHUNK = 20
 """The number of histories in a chunk for a process. A chunk takes about a second, so the end does not wait long."""
-ALL_FAULTS = CLASSIC_FAULTS | {UNREADABLE, POLLS}
 _TOLD_LINES = 200
 _SHRINK_S = 90.0
 _INTERRUPTED = 130
