@@ -16,7 +16,7 @@ from msgspec import json
 
 from kafka_coord.errors import KafkaCoordError, VerificationFailed
 from tests.chaos.journal import Kind
-from tests.chaos.schedule import EVENTS
+from tests.chaos.schedule import EVENTS, OF_KRAFT
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,7 +48,7 @@ def chaos() -> None:
     "--only",
     "only",
     multiple=True,
-    type=click.Choice(sorted({kind.value for kinds in EVENTS.values() for kind in kinds})),
+    type=click.Choice(sorted({kind.value for kinds in (*EVENTS.values(), OF_KRAFT) for kind in kinds})),
     help="Only let this event of the world happen, again and again, without other faults. Can be given several times.",
 )
 @click.option("--planted", metavar="NAME", help="All coordinators and consumers have this deliberate defect.")
@@ -71,13 +71,15 @@ def run(
     python -m tests.chaos run --clients kafka --minutes 30 --seed 7
     python -m tests.chaos run --clients mixed --minutes 30 --seed 7
     python -m tests.chaos run --minutes 1 --only retention --only transactions
+    python -m tests.chaos run --clients mixed --minutes 4 --only tree-lost
     """
     from tests.chaos.run import ChaosRun, Options
     from tests.chaos.skewed import PLANTED
 
     kinds = tuple(Kind(name) for name in only)
-    if strange := [kind for kind in kinds if kind not in EVENTS[clients]]:
-        where = " and ".join(f"--clients {name}" for name, known in EVENTS.items() if strange[0] in known)
+    possible = {**EVENTS, "mixed": (*EVENTS["mixed"], *OF_KRAFT)}
+    if strange := [kind for kind in kinds if kind not in possible[clients]]:
+        where = " and ".join(f"--clients {name}" for name, known in possible.items() if strange[0] in known)
         raise click.BadParameter(f"{strange[0]} happens only with {where}", param_hint="--only")
     if planted:
         os.environ[PLANTED] = planted

@@ -237,6 +237,15 @@ class Faults:
             self._tell(f"starting {actor.target} again: it ended with exit code {actor.process.exit_code}")
         self.note(Kind.START, actor.target, Phase.END, pid=actor.process.pid)
 
+    def start_together(self, actors: Sequence[Actor]) -> None:
+        """Starts processes that work only together, and waits until they do."""
+        for actor in actors:
+            self.note(Kind.START, actor.target, Phase.BEGIN)
+            actor.launch()
+        for actor in actors:
+            actor.process.wait_until(actor.ready, _BROKER_BACK_S)
+            self.note(Kind.START, actor.target, Phase.END, pid=actor.process.pid)
+
     def freeze(self, actor: Actor, lasts_s: float) -> None:
         """Stops the process with SIGSTOP, and continues it with SIGCONT."""
         pid = actor.process.pid
@@ -249,27 +258,37 @@ class Faults:
             actor.process.resume()
 
     @contextmanager
-    def zookeeper_frozen(self) -> Iterator[bool]:
-        """Freezes all ZooKeeper servers while the block runs. Yields False, and freezes none, if one is busy."""
+    def claimed(self, *roles: str) -> Iterator[tuple[Actor, ...]]:
+        """Yields all processes of these roles, which are busy while the block runs, or none if one is busy already."""
         testbed = self._testbed
         with testbed.lock:
-            servers = [actor for actor in testbed.actors if actor.role == "zookeeper"]
-            free = not any(actor.busy for actor in servers)
-            for actor in servers if free else ():
+            wanted = tuple(actor for actor in testbed.actors if actor.role in roles)
+            if any(actor.busy for actor in wanted):
+                wanted = ()
+            for actor in wanted:
                 actor.busy = True
-        if not free:
-            yield False
-            return
         try:
-            for actor in servers:
-                actor.process.pause()
-            self.note(Kind.FREEZE, "zookeeper:*", Phase.BEGIN)
-            yield True
+            yield wanted
         finally:
-            self.note(Kind.FREEZE, "zookeeper:*", Phase.END)
-            for actor in servers:
-                actor.process.resume()
+            for actor in wanted:
                 actor.busy = False
+
+    @contextmanager
+    def zookeeper_frozen(self) -> Iterator[bool]:
+        """Freezes all ZooKeeper servers while the block runs. Yields False, and freezes none, if one is busy."""
+        with self.claimed("zookeeper") as servers:
+            if not servers:
+                yield False
+                return
+            try:
+                for actor in servers:
+                    actor.process.pause()
+                self.note(Kind.FREEZE, "zookeeper:*", Phase.BEGIN)
+                yield True
+            finally:
+                self.note(Kind.FREEZE, "zookeeper:*", Phase.END)
+                for actor in servers:
+                    actor.process.resume()
 
     def _links_of(self, actor: Actor) -> list[Any]:
         """Returns the process's own links and, for a ZooKeeper server, the other servers' links to it."""

@@ -25,12 +25,14 @@ from tests.chaos.clients.log_settings import SMALL_SEGMENTS, set_of_log
 from tests.chaos.clients.watching import ClientsWatch
 from tests.chaos.faults import Faults
 from tests.chaos.journal import GROUP_LOG, EventWriter, Group, Kind, Phase, ResourceWriter, Run, Setup, write_run
+from tests.chaos.kraft import KraftTestbed
 from tests.chaos.machine import MachineTimes
 from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, Part, cast, groups_of, mixed_cast, stock_cast
 from tests.chaos.schedule import (
     CLEAN_STOP,
     FROZEN,
     KILLED,
+    OF_KRAFT,
     SORTS_OF_MIXED,
     Stretch,
     schedule,
@@ -122,7 +124,8 @@ class ChaosRun:
     # --- parts of the run --------------------------------------------------------------------------------------------
 
     def _testbed(self) -> ChaosTestbed:
-        return ChaosTestbed(self._options.directory, self._options.per_s, clients=self._options.clients)
+        testbed = KraftTestbed if set(self._options.only) & set(OF_KRAFT) else ChaosTestbed
+        return testbed(self._options.directory, self._options.per_s, clients=self._options.clients)
 
     def _course(self, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """What happens between the start and the quiet end."""

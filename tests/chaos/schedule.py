@@ -137,6 +137,9 @@ EVENTS = {
 }
 """The events of the world, by the kinds of consumers of the run."""
 
+OF_KRAFT = (Kind.TREE_LOST,)
+"""The events that need a ZooKeeper which only the coordination uses: only if they are asked for, with mixed clients."""
+
 AMID_FAULTS = frozenset(
     {Kind.TOPIC_RECREATED, Kind.LATER_PARTITIONS, Kind.RETENTION, Kind.TRANSACTIONS, Kind.FORBIDDEN}
 )

@@ -15,6 +15,7 @@ from tests.chaos.schedule import (
     EVENTS,
     FROZEN,
     KILLED,
+    OF_KRAFT,
     ROLLING,
     SMOKE,
     SORTS_OF_CLIENTS,
@@ -107,7 +108,7 @@ def test_an_event_can_happen_alone_for_a_short_run() -> None:
 
 
 def test_every_event_of_the_world_has_a_scene_and_is_judged() -> None:
-    scheduled = {kind for kinds in EVENTS.values() for kind in kinds}
+    scheduled = {kind for kinds in (*EVENTS.values(), OF_KRAFT) for kind in kinds}
     assert scheduled == set(SCENES) == OF_THE_WORLD
 
 

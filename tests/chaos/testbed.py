@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.kafka import Broker, KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.server import JvmServer
@@ -138,7 +138,7 @@ class _Front:
 class ChaosTestbed:
     """All processes of a run. The end of the ``with`` block ends all of them."""
 
-    broker: type[KafkaBroker] = KafkaBroker
+    broker: type[Broker] = KafkaBroker
     settings = KAFKA
     has_logins = True
     """Whether the instances, the members and the operators log in at the brokers."""
@@ -246,9 +246,9 @@ class ChaosTestbed:
         self.topics = TopicAdmin(self.bootstrap)
         for topic, partitions in TOPICS.items():
             self.topics.create(topic, partitions, replication=3)
-        self.store: KazooStore = connect(self.hosts, session_timeout_ms=30_000)
-        self._left.callback(self.store.close)
+        self.connect()
         tell("starting three coordinators, the producer and the consumers")
+        self._begin_tree()
         for number in range(1, SERVERS + 1):
             self._make_serve(number)
         self._start(self.of("serve"))
@@ -258,6 +258,18 @@ class ChaosTestbed:
         for actor in self.actors:
             actor.busy = False
 
+    def connect(self) -> None:
+        """Connects to ZooKeeper, with a client that has seen nothing."""
+        self.store: KazooStore = connect(self.hosts, session_timeout_ms=30_000)
+        self._left.callback(self.store.close)
+
+    def _begin_tree(self) -> None:
+        """Makes the coordination tree, unless the instances do."""
+
+    def _serve_options(self) -> list[str]:
+        """Returns further options of the instances."""
+        return ["--managed-groups", self.managed] if self.managed is not None else []
+
     def add_consumer(self, part: Part, *, role: str = "consumer", directory: Path | None = None) -> Actor:
         """Adds a consumer of this description, which is not started yet, and is busy. It writes its journal below
         ``directory``. Faults hit only consumers with the usual ``role``."""
@@ -266,7 +278,7 @@ class ChaosTestbed:
         without = part.socket or part.stock
         link = self._network.link([server.port for server in self._zookeepers]) if not without else None
         bootstrap = self.instances if part.stock else ",".join(self._of_members)
-        part = replace(part, channel=",".join(self._channels.values()))
+        part = replace(part, channel=",".join(self._channels.values()), user=self.user(part.user))
         skew = self._skew_file(f"consumer-{part.name}")
         module = f"tests.chaos.{MODULES[part.kind]}"
         arguments = ["--zookeeper", _hosts(link) if link is not None else "none", "--bootstrap", bootstrap]
@@ -359,7 +371,7 @@ class ChaosTestbed:
             servers.append(server)
         return tuple(servers)
 
-    def _make_brokers(self) -> tuple[KafkaBroker, ...]:
+    def _make_brokers(self) -> tuple[Broker, ...]:
         brokers = []
         for number in range(1, SERVERS + 1):
             link = self._network.link([server.port for server in self._zookeepers])
@@ -402,8 +414,7 @@ class ChaosTestbed:
         front = self._fronts[number]
         arguments += ["--listen-kafka", f"{LOOPBACK}:{front.listens}", "--broker-listener", _hosts(front.broker)]
         arguments += ["--kafka-consumer-session-timeout-ms", str(CONSUMER_PROTOCOL_SESSION_MS)]
-        if self.managed is not None:
-            arguments += ["--managed-groups", self.managed]
+        arguments += self._serve_options()
         links = (link, channel, front.clients, front.broker)
         process = ChildProcess(
             f"serve-{number}", _skewed(skew, "kafka_coord.cli.main", arguments), self._log(f"serve-{number}")
@@ -418,7 +429,7 @@ class ChaosTestbed:
         bootstrap = self.instances if self._produces_to_instances else self.bootstrap
         arguments = ["--bootstrap", bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]
         arguments += ["--linger-ms", str(self.linger_ms)]
-        arguments += ["--user", OPERATOR] if self._produces_to_instances else []
+        arguments += ["--user", OPERATOR] if self._produces_to_instances and self.has_logins else []
         module = "tests.chaos.producing"
         process = ChildProcess("producer", [sys.executable, "-m", module, *arguments], self._log("producer"))
         self._add(Actor("producer", "1", process, process.start, lambda: True))

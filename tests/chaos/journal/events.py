@@ -87,6 +87,8 @@ class Kind(StrEnum):
     """An instance is killed, and FindCoordinator is asked where its groups are."""
     PROTOCOL_SWITCHED = "protocol-switched"
     """A static classic member returns as a KIP-848 member with the same instance id."""
+    TREE_LOST = "tree-lost"
+    """The disks of all ZooKeeper servers are lost, and a backup is restored. Resets say which offsets it holds."""
     MIGRATING = "migrating"
     """A phase of a migration to KRaft, with the target ``phase:<name>`` (begin). At its end, it has been looked at
     [doctor: the sentences of ``doctor`` about it, missing: what they should say and do not, seen_s: how long after the

@@ -42,6 +42,7 @@ OF_THE_WORLD = frozenset(
         Kind.INSTANCE_STOPPED,
         Kind.INSTANCE_KILLED,
         Kind.PROTOCOL_SWITCHED,
+        Kind.TREE_LOST,
     }
 )
 """The events of the world. They are no faults: those that they consist of have events of their own."""

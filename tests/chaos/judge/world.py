@@ -218,10 +218,12 @@ class _Judge:
 
     def memberships(self) -> Ruling:
         """Checks that the members of a scene kept their memberships, and received no record twice. No scene kills a
-        member, or is silent for longer than a session."""
+        member, or is silent for longer than a session, but for the one in which the memberships themselves are lost."""
         findings: list[ChaosFinding] = []
         members = 0
         for one in self._alone():
+            if one.kind == Kind.TREE_LOST:
+                continue
             journals = self._journals.get(one.name, [])
             members += len(journals)
             for journal in journals:

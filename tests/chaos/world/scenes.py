@@ -19,6 +19,7 @@ SCENES: dict[Kind, Callable[[Scene], None]] = {
     Kind.NO_LEADER: servers.no_leader,
     Kind.FORBIDDEN: servers.forbidden_topic,
     Kind.ZOOKEEPER_SILENT: servers.zookeeper_silent,
+    Kind.TREE_LOST: servers.tree_lost,
     Kind.IDLE_CONNECTIONS: clients.idle_connections,
     Kind.LARGE_COMMIT: clients.large_commit,
     Kind.INSTANCE_STOPPED: clients.instance_stopped,

@@ -1,9 +1,9 @@
-"""Scenes about servers: a topic without leader or without rights, and a ZooKeeper that is silent."""
+"""Scenes about servers: a topic without leader or without rights, and a ZooKeeper that is silent or loses its data."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
@@ -17,12 +17,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_coord.errors import NotFound
+from kafka_coord.errors import KafkaCoordError, NotFound
+from kafka_coord.groups.offsets import read_all_committed
 from kafka_coord.model import TopicPartition
-from tests.chaos.journal import WORLD
+from kafka_coord.monitor.audit import audit
+from kafka_coord.zk import layout
+from tests.chaos.journal import WORLD, Kind
 from tests.chaos.logins import MEMBER, OTHER_MEMBER
-from tests.chaos.world.casts import over_socket, own
-from tests.chaos.world.scene import Abandoned, Scene
+from tests.chaos.testbed import Actor
+from tests.chaos.world.casts import of_all_kinds, over_socket, own
+from tests.chaos.world.scene import READ_S, Abandoned, Scene
+from tests.chaos.world.topics import COMMITTED_S
 from tests.chaos.world.waits import OTHER_TOPIC
 
 _BLOCKED_S = 20.0
@@ -119,6 +124,66 @@ def zookeeper_silent(scene: Scene) -> None:
             time.sleep(0.5)
     scene.produce(topic, 20, (0, 1))
     scene.wait_until_read()
+
+
+def tree_lost(scene: Scene) -> None:
+    """The disks of all ZooKeeper servers are lost, after a backup. Operators do what docs/operations.md says. Records
+    that were committed after the backup are read again."""
+    testbed, faults = scene.testbed, scene.faults
+    topic, everywhere = scene.topic(partitions=4), range(4)
+    for part in of_all_kinds(testbed.clients, scene.name, topic):
+        scene.join(part)
+    scene.produce(topic, 60, everywhere)
+    if not scene.wait_until_read():
+        return
+    time.sleep(COMMITTED_S)
+    backup = testbed.directory / f"{scene.name}.backup"
+    _command(scene, "backup", str(backup))
+    scene.produce(topic, 30, everywhere)
+    if not scene.wait_until_read():
+        return
+    with faults.claimed("zookeeper", "serve") as claimed:
+        if not claimed:
+            raise Abandoned("not all servers are free")
+        servers = [one for one in claimed if one.role == "zookeeper"]
+        scene.found.own |= {one.target for one in claimed} | {f"group:{name}" for name in testbed.managed_groups()}
+        for one in servers:
+            faults.kill_only(one)
+        for one in claimed:
+            if one.role == "serve":
+                faults.stop(one)
+        scene.produce(topic, 30, everywhere)
+        _audit_and_lose(scene, servers)
+        faults.start_together(servers)
+        testbed.connect()
+        _command(scene, "restore", str(backup), "--execute", "--stopped", "--bootstrap", testbed.bootstrap)
+        for name, found in read_all_committed(testbed.store, testbed.managed_groups(), {}).items():
+            offsets: dict[str, dict[str, int]] = {}
+            for tp, offset in found.offsets.items():
+                offsets.setdefault(tp.topic, {})[str(tp.partition)] = offset
+            faults.note(Kind.RESET, f"group:{name}", group=name, offsets=offsets)
+        for one in claimed:
+            if one.role == "serve":
+                faults.start(one)
+        scene.wait(lambda: testbed.store.exists(layout.COORDINATOR) is not None, READ_S)
+    scene.produce(topic, 60, everywhere)
+    scene.wait_until_read()
+
+
+def _command(scene: Scene, *words: str) -> None:
+    said = scene.faults.command(*words)
+    if said.exit_code != 0:
+        raise KafkaCoordError(f"kafka-coord {' '.join(words)} ended with {said.exit_code}: {said.output[-500:]}")
+
+
+def _audit_and_lose(scene: Scene, servers: Sequence[Actor]) -> None:
+    """Takes the servers' data away, and audits it, because the judge reads only what the servers have at the end."""
+    lost = [scene.testbed.directory / f"zookeeper-{one.name}" / f"lost-{scene.name}" for one in servers]
+    for path in lost:
+        (path.parent / "data").rename(path)
+    found = audit(lost)
+    if not found.clean:
+        raise KafkaCoordError(f"the audit of the lost tree found {found.violations[0]}")
 
 
 def _one_topic_is_blocked(

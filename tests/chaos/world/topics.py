@@ -12,7 +12,7 @@ from kafka_coord.model import TopicPartition
 from tests.chaos.world.casts import of_all_kinds, over_socket, own
 from tests.chaos.world.scene import Abandoned, Scene
 
-_COMMITTED_S = 3.0
+COMMITTED_S = 3.0
 """After this time, in seconds, automatic commits have committed what was read: three intervals."""
 _TRANSACTION_S = 30.0
 
@@ -25,7 +25,7 @@ def topic_recreated(scene: Scene) -> None:
     scene.produce(topic, 60, (0, 1))
     if not scene.wait_until_read():
         return
-    time.sleep(_COMMITTED_S)
+    time.sleep(COMMITTED_S)
     scene.make_anew(topic, partitions=2)
     scene.produce(topic, 150, (0, 1))
     scene.wait_until_read()
@@ -58,7 +58,7 @@ def retention(scene: Scene) -> None:
     members = [scene.join(make(scene.name, topic, latest=True)) for make in (own, over_socket)]
     scene.require(lambda: scene.started(TopicPartition(topic, 0)), f"{topic} was started")
     scene.read_something(topic)
-    time.sleep(_COMMITTED_S)
+    time.sleep(COMMITTED_S)
     for member in members:
         scene.leave(member)
     scene.produce(topic, 100, owed=False)
