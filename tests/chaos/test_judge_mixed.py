@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.chaos.journal import Kind, Phase
@@ -138,6 +140,14 @@ def test_a_commit_in_progress_at_the_next_owners_start_may_be_acknowledged(mix: 
 def test_a_stock_client_that_loses_its_membership_without_a_fault_is_reported(mix: Night) -> None:
     mix.lost(6, "c1.11", T0, T1)
     assert Rule.EXPLAINED in broken(mix.judged())
+
+
+@pytest.mark.parametrize("assigned", [True, False])
+def test_new_partitions_explain_a_lost_membership_only_in_a_client_assigned_group(mix: Night, assigned: bool) -> None:
+    mix.event(4.5, Kind.PARTITIONS_ADDED, "topic:u", topic="u", partitions=2)
+    mix.lost(6, "c1.11", T0, T1)
+    (group,) = mix.run.groups
+    assert (Rule.EXPLAINED in broken(mix.judged(group=replace(group, assigned=assigned)))) is not assigned
 
 
 @pytest.mark.parametrize("stock", [True, False])

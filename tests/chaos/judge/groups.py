@@ -36,6 +36,9 @@ _ZNODES_OF_A_MIRROR = 400
 _WARM_SAMPLES = 6
 _SAMPLES = 3
 
+_REGROUPED = frozenset({Kind.PARTITIONS_ADDED, Kind.TOPIC_ADDED})
+"""What makes clients form another generation, although nothing has failed."""
+
 
 def convergence(records: Records) -> Ruling:
     """Checks that every group is settled within bounded time after the last fault. Each partition must also have an
@@ -213,15 +216,15 @@ def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
 
 def explained(records: Records) -> Ruling:
     """Checks that each lost membership has a fault of the consumer, its link or ZooKeeper. For a consumer without
-    ZooKeeper, it may also be a fault of a coordinator, and for a stock client, of a broker. librdkafka gives up a
-    membership of a client-assigned group if it commits while the group forms its next generation.
+    ZooKeeper, it may also be a fault of a coordinator, and for a stock client, of a broker. In a client-assigned group,
+    new partitions count as one: librdkafka before 2.10 gives everything up if it commits while the group forms its next
+    generation (https://github.com/confluentinc/librdkafka/issues/4059).
     """
     findings: list[ChaosFinding] = []
     losses = 0
     assigned = {group.name for group in records.run.groups if group.assigned}
     for life in records.lives:
-        if life.journal.group in assigned:
-            continue
+        regrouped = _REGROUPED if life.journal.group in assigned else frozenset()
         for t, partitions in life.losses:
             if t > records.until:
                 continue  # the testbed stops all consumers then, and a query may leave with a planned micro-batch
@@ -231,7 +234,8 @@ def explained(records: Records) -> Ruling:
             why = [
                 fault
                 for fault in records.faults.under_way(t)
-                if fault.kind in CRASHES | {Kind.STOP, Kind.RESET_CONNECTIONS} and of_session(fault, name, serving)
+                if fault.kind in regrouped
+                or (fault.kind in CRASHES | {Kind.STOP, Kind.RESET_CONNECTIONS} and of_session(fault, name, serving))
             ]
             if not why:
                 findings.append(
