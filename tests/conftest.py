@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, settings
 from kazoo.client import KazooClient
 from xdist.scheduler import LoadScopeScheduling
 
+from kafka_coord import renewed
 from kafka_coord.dev.cluster import child_reaper
 from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.server import JvmServer
@@ -163,6 +164,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     """Divides the tests among the processes of ``scripts/test``."""
     config.option.loadscopereorder = False  # by duration, not by the number of tests
     return _ByGroup(config, log)
+
+
+@pytest.fixture
+def renewed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that have changed are read without waiting until they are still."""
+    monkeypatch.setattr(renewed, "STILL_S", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -14,21 +14,31 @@ from typing import cast
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+from kafka_coord import renewed as renewing
 from kafka_coord.cli.serve import _with_renewed_properties
 from kafka_coord.consumer.fetchers import KafkaFetchers
 from kafka_coord.consumer.settings import OffsetReset
 from kafka_coord.errors import SettingsError
+from kafka_coord.frontends import listening
+from kafka_coord.frontends.listening import Certificate
 from kafka_coord.kafka.authentication import SettingsFileProperties, broker_security
 from kafka_coord.kafka.client import OwnClient
 from kafka_coord.kafka.librdkafka import LibrdkafkaClient
 from kafka_coord.kafka.offsets import BrokerLog
-from kafka_coord.renewed import Renewed
+from kafka_coord.monitor.metrics import _of_renewed
+from kafka_coord.renewed import Lifetime, Renewed
 from kafka_coord.settings import load_settings
 from kafka_coord.zk import zookeeper_options
 from kafka_coord.zk.kazoo_private import KazooHandler
 from kafka_coord.zk.options import Credentials, Tls, ZkOptions, renewed_credentials
 from kafka_coord.zk.store import Store
+
+pytestmark = pytest.mark.usefixtures("renewed_at_once")
 
 
 def number(file: Path) -> int:
@@ -53,7 +63,9 @@ def test_files_that_cannot_be_used_change_nothing_and_are_said_once(
 ) -> None:
     file = tmp_path / "ends-at"
     file.write_text("9999999999")
-    renewed = Renewed("certificate", (file,), lambda: number(file), ends_at=float)
+    renewed = Renewed(
+        "certificate", (file,), lambda: number(file), lifetime=lambda ends_at: Lifetime(0.0, float(ends_at))
+    )
     if fault == "gone":
         file.unlink()
     else:
@@ -269,3 +281,108 @@ def test_the_readers_of_offsets_use_renewed_files(issued: Issued) -> None:
         assert second is not first
         issued.issue(2092, key=False)
         assert in_use.newest() is second, "a pair that does not fit is refused"
+
+
+def test_a_file_that_is_being_written_is_read_once_it_is_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "number"
+    file.write_text("1")
+    renewed = Renewed("number", (file,), lambda: number(file))
+    monkeypatch.setattr(renewing, "STILL_S", 1000.0)
+    file.write_text("2")  # the beginning of 22
+    assert renewed.newest() == 1
+    file.write_text("22")
+    assert renewed.newest() == 1
+    monkeypatch.setattr(renewing, "STILL_S", 0.0)
+    assert renewed.newest() == 22
+    monkeypatch.setattr(renewing, "STILL_S", 1000.0)
+    file.write_text("x")
+    renewed.look(now=True)
+    renewed.look(now=True)
+    assert [one.levelname for one in caplog.records] == ["WARNING", "WARNING"], "SIGHUP says each time why not"
+
+
+def test_several_values_from_one_file_that_cannot_be_used_are_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "number"
+    file.write_text("1")
+    several = [Renewed(what, (file,), lambda: number(file)) for what in ("a", "b", "c")]
+    for _ in range(2):
+        file.write_text("not a number")
+        assert [one.newest() for one in several] == [1, 1, 1]
+        file.write_text("1")
+        assert [one.newest() for one in several] == [1, 1, 1]
+    assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == ["WARNING", "WARNING"]
+
+
+def test_a_certificate_that_is_not_valid_yet_is_used_once_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "valid-from"
+    file.write_text("0")
+    renewed = Renewed("certificate", (file,), lambda: number(file), lifetime=lambda at: Lifetime(float(at), 1e11))
+    starts_at = int(time.time()) + 2
+    file.write_text(str(starts_at))
+    assert (renewed.newest(), renewed.problem) == (0, "it is not valid yet")
+    time.sleep(starts_at - time.time() + 0.01)
+    assert (renewed.newest(), renewed.problem) == (starts_at, "")
+
+
+def test_a_certificate_that_has_expired_at_start_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "ends-at"
+    file.write_text("1")
+    assert Renewed("certificate", (file,), lambda: number(file), lifetime=lambda at: Lifetime(0.0, float(at))).ends_at
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+def expired_ca(file: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "old")])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1)
+    made = made.not_valid_before(datetime(2000, 1, 1, tzinfo=UTC)).not_valid_after(datetime(2020, 1, 1, tzinfo=UTC))
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    file.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+
+@pytest.mark.parametrize("renewed_of", [of_brokers, of_zookeeper, lambda one: Certificate(one.cert, one.key, one.ca)])
+def test_a_ca_that_has_expired_and_a_key_with_a_password_change_nothing(
+    issued: Issued, renewed_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "LOOK_S", 0.0)
+    renewed = renewed_of(issued)
+    first = renewed.newest()
+    good = issued.ca.read_bytes()
+    expired_ca(issued.ca)
+    assert renewed.newest() is first
+    assert "expired" in renewed.problem
+    issued.ca.write_bytes(issued.ca.read_bytes() + good)
+    assert renewed.newest() is not first, "one valid CA is enough"
+    second = renewed.newest()
+    key = serialization.load_pem_private_key(issued.key.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    issued.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    assert renewed.newest() is second  # and OpenSSL does not ask at the terminal
+    assert renewed.problem
+
+
+def test_a_settings_file_that_cannot_be_used_is_not_reported_as_renewed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "coord.toml"
+    file.write_text('[kafka]\n"client.id" = "old"\n')
+    security = broker_security(_with_renewed_properties(load_settings(environ={}, file=file)).kafka.properties)
+    caplog.set_level("INFO")
+    file.write_text('[kafka]\n"client.di" = "new"\n')
+    security.newest()
+    assert "client.di" in security.problem
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+def test_the_metrics_tell_when_the_renewed_certificate_ends_although_nobody_connects(issued: Issued) -> None:
+    renewed = {"zookeeper": of_zookeeper(issued)}
+
+    def ends() -> list[float]:
+        return [one.value for metric in _of_renewed(renewed) if "ends" in metric.name for one in metric.samples]
+
+    issued.issue(2091)
+    assert ends() == [datetime(2091, 1, 1, tzinfo=UTC).timestamp()]

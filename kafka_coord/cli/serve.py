@@ -252,7 +252,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
 
     tracing = _tracing(settings.serve, broker_id)
     settings = _with_renewed_properties(settings)
-    with stopping_at_signals(_say_stopping) as signals, collecting_rarely():
+    renewed = _Renewed()
+    with stopping_at_signals(_say_stopping) as signals, renewed.looked_at_on_sighup(), collecting_rarely():
         stopping = signals.event
         store = _connect_patiently(settings, stopping)
         if store is None:
@@ -266,7 +267,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             # The last stable offsets: a consumer that reads uncommitted records may begin some records early, but one
             # that reads committed records skips none of a transaction that is open now.
             lister = BrokerLog(store, settings.kafka.properties, read_committed=True, timeout_s=ANSWER_S)
-            renewed = _Renewed.of(settings, store)
+            renewed.read(settings, store)
             gateway = _gateway(settings.serve, broker_id, leadership_view, store, renewed)
             kafka = _kafka_listener(settings, broker_id, store, renewed, tree)
             published = endpoints(settings.serve, gateway)
@@ -299,7 +300,6 @@ def run_service(settings: Settings, broker_id: int) -> None:
             status = Status(broker_id, service, kafka)
             status.look()  # the registration says that the instance is not ready yet
             service.start()
-            parts.enter_context(renewed.looked_at_on_sighup())
             while not stopping.wait(_POLL_S) and not service.wait(0.0):
                 renewed.look_if_asked()
                 for part in (gateway, kafka):
@@ -326,18 +326,17 @@ class _Renewed:
     """What others renew, by its name in metrics and findings. New connections look at it by themselves, SIGHUP looks at
     all of it at once."""
 
-    ones: dict[str, Renewed[Any]]
+    ones: dict[str, Renewed[Any]] = dataclasses.field(default_factory=dict)
     asked: bool = False
 
-    @classmethod
-    def of(cls, settings: Settings, store: Store) -> _Renewed:
+    def read(self, settings: Settings, store: Store) -> None:
         """Raises :class:`SettingsError` for a file that cannot be used."""
-        made: dict[str, Renewed[Any]] = {}
+        made = self.ones
         if isinstance(credentials := getattr(store, "credentials", None), Renewed):
             made["zookeeper"] = credentials
-        serve = settings.serve
+        serve, properties = settings.serve, settings.kafka.properties
         if not (serve.listen_http or serve.listen_channel or serve.listen_kafka):
-            return cls(made)
+            return
         from kafka_coord.frontends.listening import Certificate
         from kafka_coord.frontends.socket.access import UsersFile
 
@@ -355,11 +354,12 @@ class _Renewed:
             from kafka_coord.monitor.dashboard.logins import OperatorsFile
 
             made["operators"] = OperatorsFile(serve.http_operators)
-        if serve.listen_kafka is not None:
-            from kafka_coord.kafka.authentication import broker_security
+        from kafka_coord.kafka.authentication import broker_security, files_of, knows_all, renewed_from
 
-            made["brokers"] = broker_security(settings.kafka.properties)
-        return cls(made)
+        if serve.listen_kafka is not None or (files_of(properties) and knows_all(properties)):
+            made["brokers"] = broker_security(properties)
+        elif files_of(properties):  # only librdkafka uses them
+            made["brokers"] = renewed_from(properties, lambda: None)
 
     def context(self, endpoint: str) -> ssl.SSLContext | None:
         found = self.ones.get(endpoint)
@@ -381,7 +381,7 @@ class _Renewed:
             self.asked = False
             log.info("received SIGHUP: looking at certificates, users and passwords again", extra={"event": "reload"})
             for one in self.ones.values():
-                one.look()
+                one.look(now=True)
 
 
 def _metadata(settings: Settings) -> MetadataOptions:

@@ -18,7 +18,7 @@ from kafka_coord.consumer.settings import OffsetReset, between
 from kafka_coord.consumer.stream_partitions import HeldPartition, offsets_of
 from kafka_coord.consumer.troubles import TroubleCallback, Troubles
 from kafka_coord.errors import ConsumerError, MembershipLost, NoOffset, SettingsError
-from kafka_coord.kafka.authentication import files_of
+from kafka_coord.kafka.authentication import renewed_from
 from kafka_coord.kafka.librdkafka import GROUP_PREFIX, LogOffsets, admin_client, is_about_no_group, rdkafka_log
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 from kafka_coord.renewed import Renewed
@@ -384,7 +384,7 @@ class KafkaFetchers:
             return self._clients.admin(asking), [self._clients.consumer(fetching) for _ in self.streams]
 
         try:
-            renewed = Renewed("credentials for the brokers", files_of(fetching), made)
+            renewed = renewed_from(fetching, made)
         except SettingsError as error:
             if self._renewed is None:
                 raise

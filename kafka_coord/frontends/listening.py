@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.renewed import Renewed, ends_at
+from kafka_coord.renewed import Lifetime, Renewed
 
 LOOK_S = 1.0
 """How often new connections look at the files, in seconds at least."""
@@ -21,21 +21,21 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """TLS for a listener. Its certificate ends at ``ends_at``, in seconds since 1970."""
+    """TLS for a listener, and the time in which its certificate and the CA of its clients are valid."""
 
     context: ssl.SSLContext
-    ends_at: float
+    lifetime: Lifetime | None
 
     @classmethod
     def read(cls, certificate: Path, key: Path | None, client_ca: Path | None, *, optional: bool) -> ServerTls:
         """Raises :class:`SettingsError`."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, "")  # otherwise OpenSSL may ask for a password
             if client_ca is not None:
                 context.load_verify_locations(client_ca)
                 context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
-            return cls(context, ends_at(certificate))
+            return cls(context, Lifetime.of(certificate, client_ca))
         except (OSError, ssl.SSLError) as error:
             raise SettingsError(f"cannot use {certificate} and its key for TLS: {error}") from None
 
@@ -54,7 +54,7 @@ class Certificate(Renewed[ServerTls]):
             f"certificate {certificate}",
             (certificate, key, client_ca),
             lambda: ServerTls.read(certificate, key, client_ca, optional=optional),
-            ends_at=lambda found: found.ends_at,
+            lifetime=lambda found: found.lifetime,
             every_s=LOOK_S,
         )
         self.context = self.newest().context

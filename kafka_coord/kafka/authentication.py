@@ -13,12 +13,14 @@ import logging
 import secrets
 import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.renewed import Renewed, ends_at
+from kafka_coord.renewed import Lifetime, Renewed
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +28,21 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MOST_ITERATIONS = 1_000_000
 
+T = TypeVar("T")
 Exchange = Generator[bytes, bytes, None]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
     """How to connect to the broker's listener. ``tls`` also applies to connections on behalf of clients. The
-    credentials apply only to the instance's own connections. ``ends_at`` is when the instance's certificate ends, in
-    seconds since 1970."""
+    credentials apply only to the instance's own connections. ``lifetime`` is the time in which the instance's
+    certificate and its CA are valid."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
     username: str = ""
     password: str = field(default="", repr=False)
-    ends_at: float | None = None
+    lifetime: Lifetime | None = None
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> BrokerSecurity:
@@ -48,9 +51,9 @@ class BrokerSecurity:
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
             raise SettingsError(f"kafka.security.protocol must be one of {', '.join(_PROTOCOLS)}, not {protocol!r}")
-        tls, ends = _tls(properties) if protocol.endswith("SSL") else (None, None)
+        tls, lifetime = _tls(properties) if protocol.endswith("SSL") else (None, None)
         if not protocol.startswith("SASL"):
-            return cls(tls, ends_at=ends)
+            return cls(tls, lifetime=lifetime)
         mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "(none)"
         if mechanism not in MECHANISMS:
             raise SettingsError(
@@ -59,7 +62,7 @@ class BrokerSecurity:
         username, password = properties.get("sasl.username"), properties.get("sasl.password")
         if not username or not password:
             raise SettingsError("--listen-kafka with SASL needs kafka.sasl.username and kafka.sasl.password")
-        return cls(tls, mechanism, username, password, ends)
+        return cls(tls, mechanism, username, password, lifetime)
 
 
 _USED = frozenset(
@@ -119,6 +122,12 @@ class SettingsFileProperties(Mapping[str, str]):
         self.file = file
         self._renewed = Renewed(f"properties for the brokers from {file}", (file,), read)
 
+    def check(self) -> None:
+        """Raises :class:`SettingsError` if the file as it is now cannot be used."""
+        self._renewed.newest()
+        if self._renewed.problem:
+            raise SettingsError(self._renewed.problem)
+
     def __getitem__(self, key: str) -> str:
         return self._renewed.newest()[key]
 
@@ -138,31 +147,45 @@ def files_of(properties: Mapping[str, str]) -> tuple[Path, ...]:
 def broker_security(properties: Mapping[str, str]) -> Renewed[BrokerSecurity]:
     """Returns how to connect to the broker, read again when its files have changed. ``properties`` are those of
     librdkafka. Raises :class:`SettingsError`."""
-    return Renewed(
-        "credentials for the brokers",
-        files_of(properties),
-        lambda: BrokerSecurity.of(properties),
-        ends_at=lambda found: found.ends_at,
-    )
+    return renewed_from(properties, lambda: BrokerSecurity.of(properties), lambda found: found.lifetime)
+
+
+def renewed_from(
+    properties: Mapping[str, str], read: Callable[[], T], lifetime: Callable[[T], Lifetime | None] | None = None
+) -> Renewed[T]:
+    """Returns what ``read`` makes of the properties, read again when a file of theirs has changed. Raises
+    :class:`SettingsError`. ``lifetime`` defaults to that of the certificate that the properties name."""
+
+    def checked() -> T:
+        if isinstance(properties, SettingsFileProperties):
+            properties.check()
+        return read()
+
+    def named(_value: T) -> Lifetime | None:
+        with suppress(OSError):
+            return Lifetime.of(properties.get("ssl.certificate.location"))
+        return None
+
+    return Renewed("credentials for the brokers", files_of(properties), checked, lifetime=lifetime or named)
 
 
 PLAINTEXT = Renewed.fixed(BrokerSecurity())
 
 
-def _tls(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, float | None]:
-    """Returns the context, and when the client's certificate ends."""
-    ends = None
+def _tls(properties: Mapping[str, str]) -> tuple[ssl.SSLContext, Lifetime | None]:
+    ca, certificate = properties.get("ssl.ca.location"), properties.get("ssl.certificate.location")
+    directory = ca if ca is not None and Path(ca).is_dir() else None
     try:
-        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
-        certificate = properties.get("ssl.certificate.location")
+        context = ssl.create_default_context(cafile=None if directory else ca, capath=directory)
         if certificate is not None:
-            context.load_cert_chain(certificate, properties.get("ssl.key.location"), properties.get("ssl.key.password"))
-            ends = ends_at(certificate)
+            password = properties.get("ssl.key.password", "")  # without one, OpenSSL may ask for it
+            context.load_cert_chain(certificate, properties.get("ssl.key.location"), password)
+        lifetime = Lifetime.of(certificate, ca)
     except OSError as error:
         raise SettingsError(f"cannot set up TLS to the broker with the kafka.ssl.* options: {error}") from None
     if properties.get("ssl.endpoint.identification.algorithm", "https").lower() in {"", "none"}:
         context.check_hostname = False
-    return context, ends
+    return context, lifetime
 
 
 def answers_to(security: BrokerSecurity, nonce: str | None = None) -> Exchange:

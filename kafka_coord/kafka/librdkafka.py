@@ -27,11 +27,10 @@ from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, OffsetSpec
 
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
-from kafka_coord.kafka.authentication import files_of
+from kafka_coord.kafka.authentication import renewed_from
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.offsets import EARLIEST, LATEST, LEADERLESS, UNKNOWN_PARTITION, ListedOffsets
 from kafka_coord.model.sequences import parts
-from kafka_coord.renewed import Renewed
 
 rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
@@ -189,7 +188,7 @@ class LibrdkafkaClient:
                 raise SettingsError(f"librdkafka rejected the broker settings: {error}") from error
 
         try:
-            self._admin = Renewed("credentials for the brokers", files_of(properties), made)
+            self._admin = renewed_from(properties, made)
         except SettingsError as error:
             raise BrokerError(str(error)) from error
 

@@ -91,6 +91,8 @@ class ServiceCollector:
 
 
 def _of_renewed(renewed: Mapping[str, Renewed[Any]]) -> Iterator[Metric]:
+    for one in renewed.values():
+        one.newest()  # a connection may last for months
     ends = {(of,): ends_at for of, one in renewed.items() if (ends_at := one.ends_at) is not None}
     about = "When each certificate of the instance ends, in seconds since 1970."
     yield labelled(GaugeMetricFamily, "certificate_ends_seconds", about, "of", ends)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Id
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.renewed import Renewed, ends_at
+from kafka_coord.renewed import Lifetime, Renewed
 from kafka_coord.zk.acl import RULES, AclOf, AclPlan, digest_identity
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
@@ -235,11 +235,11 @@ def parse_connect_string(hosts: str) -> ConnectString:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The TLS context, the digest credentials as ``user:password``, and the arguments for SASL. ``ends_at`` is when the
-    client's certificate ends, in seconds since 1970."""
+    """The TLS context, the time in which the client's certificate and its CA are valid, the digest credentials as
+    ``user:password``, and the arguments for SASL."""
 
     tls: ssl.SSLContext | None
-    ends_at: float | None
+    lifetime: Lifetime | None
     digest: str | None
     sasl: Mapping[str, str] | None
 
@@ -247,10 +247,10 @@ class Credentials:
     def of(cls, options: ZkOptions) -> Credentials:
         """Reads the files of the options. Raises :class:`SettingsError`."""
         arguments = options.client_arguments()
-        tls, ends = (None, None) if options.tls is None else _context(options.tls)
+        tls, lifetime = (None, None) if options.tls is None else _context(options.tls)
         digest = options.digest
         written = None if digest is None else f"{digest.username}:{digest.password}"
-        return cls(tls, ends, written, arguments.get("sasl_options"))
+        return cls(tls, lifetime, written, arguments.get("sasl_options"))
 
 
 def renewed_credentials(options: ZkOptions) -> Renewed[Credentials]:
@@ -262,24 +262,21 @@ def renewed_credentials(options: ZkOptions) -> Renewed[Credentials]:
         "credentials for ZooKeeper",
         (*files, options.settings_file),
         lambda: Credentials.of(reread()),
-        ends_at=lambda found: found.ends_at,
+        lifetime=lambda found: found.lifetime,
     )
 
 
-def _context(tls: Tls) -> tuple[ssl.SSLContext, float | None]:
-    """Returns the context, and when the client's certificate ends. Like kazoo's, it does not compare the server's name
-    with its certificate."""
+def _context(tls: Tls) -> tuple[ssl.SSLContext, Lifetime | None]:
+    """Like kazoo's, the context does not compare the server's name with its certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE
-    ends = None
     try:
         if tls.ca:
             context.load_verify_locations(tls.ca)
         if tls.cert:
-            context.load_cert_chain(tls.cert, tls.key, tls.key_password)
-            ends = ends_at(tls.cert)
+            context.load_cert_chain(tls.cert, tls.key, tls.key_password or "")  # otherwise OpenSSL may ask for one
+        return context, Lifetime.of(tls.cert or None, tls.ca or None)
     except OSError as error:  # which includes ssl.SSLError
         raise SettingsError(f"cannot set up TLS to ZooKeeper with {tls.cert or tls.ca}: {error}") from None
-    return context, ends

@@ -107,6 +107,15 @@ def test_sighup_looks_at_renewed_files_and_does_not_end_the_instance(
         assert process.ended(by=signal.SIGTERM).code == 0
 
 
+def test_sighup_does_not_end_an_instance_that_waits_for_zookeeper() -> None:
+    with started("serve", "--broker-id", "1", "-z", f"127.0.0.1:{free_port()}") as process:
+        eventually(lambda: "waiting for ZooKeeper" in process.err.read_text())
+        process.process.send_signal(signal.SIGHUP)
+        said = process.err.read_text().count("waiting for ZooKeeper")
+        eventually(lambda: process.err.read_text().count("waiting for ZooKeeper") > said + 1)
+        assert process.ended(by=signal.SIGTERM).code == 0
+
+
 def test_serve_measures_the_lag_for_the_metrics_only_if_it_is_configured(world: World, zk_hosts: str) -> None:
     address = f"127.0.0.1:{free_port()}"
     arguments = ("serve", "--broker-id", "1", "--listen-http", address, "-z", zk_hosts)

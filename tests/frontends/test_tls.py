@@ -245,7 +245,9 @@ def presented(context: ssl.SSLContext, authority: trustme.CA) -> str:
 
 
 @pytest.fixture
-def renewable(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificate:
+def renewable(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renewed_at_once: None
+) -> Certificate:
     monkeypatch.setattr(listening, "LOOK_S", 0.0)
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "own.pem")
@@ -290,6 +292,7 @@ def test_files_that_cannot_be_used_change_nothing(
     assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
+@pytest.mark.usefixtures("renewed_at_once")
 def test_changed_users_count_from_the_next_registration_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def of(secret: str) -> str:
         return f'[users.etl]\nsecret_sha256 = "{hashlib.sha256(secret.encode()).hexdigest()}"\ngroups = ["g"]\n'

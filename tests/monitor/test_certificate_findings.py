@@ -15,7 +15,12 @@ DAY_S = 86_400
     ("ends_in_s", "unusable", "severities", "words"),
     [
         (15 * DAY_S, False, [Severity.OK], "no certificate ends within 14 d"),
-        (13 * DAY_S, False, [Severity.WARNING], "instance 2: the certificate of its channel listener ends in 13 d"),
+        (
+            13 * DAY_S,
+            False,
+            [Severity.WARNING],
+            "instance 2: the certificate, or the clients' CA, of its channel listener ends in 13 d",
+        ),
         (-60, False, [Severity.ERROR], "ended 60 s ago"),
         (90 * DAY_S, True, [Severity.WARNING], "files that cannot be used, so the earlier one stays"),
         (DAY_S, True, [Severity.WARNING, Severity.WARNING], "ends in 24 h"),
@@ -50,8 +55,8 @@ kafka_coord_renewal_unusable{of="users"} 1.0
 @pytest.mark.parametrize(
     ("of", "ends_in_s", "words"),
     [
-        ("brokers", -60, "instance 2: its certificate for the brokers ended 60 s ago"),
-        ("zookeeper", DAY_S, "instance 2: its certificate for ZooKeeper ends in 24 h"),
+        ("brokers", -60, "instance 2: its certificate, or the CA, for the brokers ended 60 s ago"),
+        ("zookeeper", DAY_S, "instance 2: its certificate, or the CA, for ZooKeeper ends in 24 h"),
     ],
 )
 def test_a_certificate_that_the_instance_presents_is_reported_too(of: str, ends_in_s: int, words: str) -> None:

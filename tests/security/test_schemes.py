@@ -146,13 +146,13 @@ def test_a_session_survives_a_reconnection_while_its_certificate_is_half_written
         before = store.session.session_id
         files["pem"].write_bytes(files["pem"].read_bytes()[:100])
         kazoo_private.break_connection(store._client)
-        eventually(lambda: store.credentials.problem)
+        eventually(lambda: store.credentials.newest() and store.credentials.problem)
         eventually(lambda: store.session.state is SessionState.CONNECTED)
         assert store.session.session_id == before
         assert [one.levelname for one in caplog.records if "credentials for ZooKeeper" in one.message] == ["WARNING"]
         files["pem"].write_bytes((server.directory / "delays.pem").read_bytes())
         files["key"].write_bytes((server.directory / "delays.key").read_bytes())
         kazoo_private.break_connection(store._client)
-        eventually(lambda: not store.credentials.problem)
+        eventually(lambda: store.credentials.newest() and not store.credentials.problem)
     finally:
         store.close()

@@ -84,8 +84,8 @@ class Reported:
     @property
     def certificate(self) -> str:
         if self.of in _CLIENTS:
-            return f"its certificate for {_CLIENTS[self.of]}"
-        return f"the certificate of its {self.of} listener"
+            return f"its certificate, or the CA, for {_CLIENTS[self.of]}"
+        return f"the certificate, or the clients' CA, of its {self.of} listener"
 
     @property
     def name(self) -> str:

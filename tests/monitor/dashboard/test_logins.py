@@ -12,6 +12,8 @@ from kafka_coord.monitor.dashboard import logins
 from kafka_coord.monitor.dashboard.logins import Denied, Logins, OperatorsFile
 from tests.monitor.dashboard.served import operators_file
 
+pytestmark = pytest.mark.usefixtures("renewed_at_once")
+
 TOKEN = "a long token"  # noqa: S105
 
 

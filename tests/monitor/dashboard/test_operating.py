@@ -226,6 +226,7 @@ def test_a_hostile_body_or_path_is_refused(world: World, served: Served) -> None
     assert served.document("/cluster")["paused"] is None
 
 
+@pytest.mark.usefixtures("renewed_at_once")
 def test_an_operator_can_act_only_on_its_own_groups(world: World, served: Served, tmp_path: Path) -> None:
     world.consumer("c1").join()
     file = operators_file(tmp_path, alice=TOKEN)
