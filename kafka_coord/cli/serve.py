@@ -93,7 +93,8 @@ log = logging.getLogger("kafka_coord.serve")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+_LOG_FORMAT = "%(asctime)sZ %(levelname)-7s %(name)s %(message)s"
+"""Times are in UTC, as in everything that the commands and the dashboard show."""
 _RETRY_S = 1.0
 _POLL_S = 0.05
 """How often, in seconds, to check whether the service has ended on its own. A stop signal ends the wait immediately."""
@@ -229,11 +230,14 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
         )
     if settings.serve.managed_groups is not None:
         group_pattern(settings.serve.managed_groups)
-    logging.basicConfig(level=settings.serve.log_level, format=_LOG_FORMAT, force=True)
+    logging.basicConfig(level=settings.serve.log_level, force=True)
+    formatter = logging.Formatter(_LOG_FORMAT)
+    formatter.converter = time.gmtime
     if settings.serve.log_format == "json":
         from kafka_coord.monitor.json_log import JsonFormatter
 
-        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+        formatter = JsonFormatter()
+    logging.getLogger().handlers[0].setFormatter(formatter)
     threading.excepthook = log_dead_thread
     signal.signal(signal.SIGUSR1, partial(_toggle_debug, settings.serve.log_level))
     changed = (f"{key}={value} ({origin})" for key, value, origin in listed(settings) if origin != "default")

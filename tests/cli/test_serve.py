@@ -9,6 +9,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def test_serve_takes_settings_from_file_and_variables_and_logs_json(
     said = {line["event"]: line for line in map(json.loads, ran.err.splitlines()) if "event" in line}
     assert {"ready", "elected", "started", "stopping", "stepped_down", "stopped"} <= said.keys()
     assert said["elected"]["broker_id"] == said["ready"]["broker_id"] == 2
+
+
+def test_the_log_is_in_utc_wherever_the_instance_runs() -> None:
+    with started("serve", "--broker-id", "1", "-z", f"127.0.0.1:{free_port()}", TZ="America/New_York") as process:
+        eventually(lambda: "waiting for ZooKeeper" in process.err.read_text())
+        ran = process.ended(by=signal.SIGTERM)
+    written = datetime.strptime(ran.err.split(" INFO")[0], "%Y-%m-%d %H:%M:%S,%fZ").replace(tzinfo=UTC)
+    assert abs(datetime.now(UTC) - written) < timedelta(minutes=30)
 
 
 def test_a_signal_sets_the_log_level_to_debug_and_back(world: World, zk_hosts: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-_PYTHON = re.compile(r"^[0-9-]{10} [0-9:,.]+ (?:WARNING|ERROR|CRITICAL) ")
+_PYTHON = re.compile(r"^[0-9-]{10} [0-9:,.]+Z? (?:WARNING|ERROR|CRITICAL) ")
 _LIBRDKAFKA = re.compile(r"^%[0-4]\|")
 """librdkafka writes ``%LEVEL|TIME|…``, with the levels of syslog: 4 is a warning."""
 _OF_THE_LIBRARY_ITSELF = "KIP-848 Consumer Group Protocol is in Early Access"
