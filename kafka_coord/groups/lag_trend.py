@@ -24,6 +24,8 @@ _LEAST_MOVES, _PATIENCE = 4, 4
 """A consumer whose offset has moved at least ``_LEAST_MOVES`` times counts as hung once its offset has not moved for
 ``_PATIENCE`` times the longest pause between moves. A consumer counts as behind only after at least ``_LEAST_MOVES``
 moves since its lag was zero."""
+POLL_MS = 300_000
+"""How long a consumer may work on the records of one poll: the default of ``max.poll.interval.ms``."""
 _LEAST_RECORDS = 100
 """If the window contains fewer new records, no partition is hot."""
 
@@ -48,11 +50,13 @@ class LagSample:
 @dataclass(frozen=True, slots=True)
 class Trend:
     """The verdict on one partition, unchanged since at least ``since_ms`` (ms since 1970). ``growth_s`` is the rate at
-    which the lag grows (records per second), or ``None`` if unknown."""
+    which the lag grows (records per second), or ``None`` if unknown. The owner of a stalled partition ``may_work`` on
+    its records: it committed within :data:`POLL_MS`, and never often."""
 
     verdict: Verdict
     since_ms: int | None = None
     growth_s: float | None = None
+    may_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,11 @@ def trend(samples: Sequence[LagSample]) -> Trend:
         late = _since_zero(_window(samples))
         return Trend(found, min(since, late[0].at_ms), _growth_s(late))
     since = _began(samples, lambda old, new: old.committed != new.committed)
-    return Trend(found, min(since, last.still_ms) if last.still_ms is not None else since, _growth_s(_window(samples)))
+    growth_s = _growth_s(_window(samples))
+    if last.still_ms is None:
+        return Trend(found, since, growth_s)
+    may_work = found is Verdict.STALLED and last.at_ms - last.still_ms < POLL_MS and not _hangs(samples)
+    return Trend(found, min(since, last.still_ms), growth_s, may_work)
 
 
 def total_trend(totals: Sequence[tuple[int, int]]) -> Trend | None:

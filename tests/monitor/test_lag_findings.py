@@ -55,6 +55,12 @@ def test_the_finding_about_a_consumer_that_hangs_names_its_host_and_partitions()
     assert found.group == "delays"
 
 
+def test_a_consumer_that_may_work_on_a_batch_is_no_warning() -> None:
+    trend = Trend(Verdict.STALLED, NOW_MS - 240_000, None, may_work=True)
+    (found,) = told([row(0)], trends={"partitions": {TopicPartition("flights", 0): trend}}, members={"c1": ""})
+    assert (found.severity, found.todo[:7]) == (Severity.INFO, "nothing")
+
+
 @pytest.mark.parametrize(
     ("more", "severity", "remedy"),
     [

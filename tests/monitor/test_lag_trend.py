@@ -216,3 +216,14 @@ def test_the_age_of_a_record_follows_from_the_rate_of_its_log(offset: int, age_s
 )
 def test_the_age_is_unknown_while_the_log_shows_no_rate(ends: list[tuple[int, int]]):
     assert age_by_rate(ends, 100, 120_000) is None
+
+
+def test_a_stalled_consumer_may_work_on_a_batch_for_five_minutes_unless_it_committed_often() -> None:
+    """Like one that polls every four minutes."""
+
+    def seen(still_s: int) -> list[LagSample]:
+        return [LagSample(at * 10_000, 4, 5, True, at * 10_000 - still_s * 1_000) for at in range(5)]
+
+    assert [trend(seen(still_s)).may_work for still_s in (130, 240, 299, 300, 900)] == [True, True, True, False, False]
+    often = [LagSample(at * 5_000, min(at, 24), 5, True, min(at, 24) * 5_000) for at in range(50)]
+    assert (trend(often).verdict, trend(often).may_work) == (Verdict.STALLED, False)

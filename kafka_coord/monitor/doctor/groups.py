@@ -285,6 +285,9 @@ def _stalled(seen: Lags, owner: str, rows: Sequence[OffsetRow], now_ms: int) -> 
         f"see the log of {owner}, which is stuck on a record or does not commit; then restart {owner}"
         " (evicting it does not help, because it would register again)"
     )
+    if all(_trend(seen, row).may_work for row in rows):
+        todo = f"nothing, if it works on a batch for up to five minutes; otherwise {todo}"
+        return info(LAG, what, todo, seen.group)
     return (warning if seen.is_late(rows) else info)(LAG, what, todo, seen.group)
 
 
