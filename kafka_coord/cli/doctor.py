@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings
 from kafka_coord.cli.opening import open_cluster
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, show
+from kafka_coord.cli.output import Column, Format, Section, show, stacked, terminal
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.groups.lag import LagService
@@ -16,6 +18,8 @@ from kafka_coord.monitor.doctor import LagSight, Severity, examine
 from kafka_coord.monitor.doctor.findings import FindingDocument
 
 _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", "WHAT TO DO"))
+_TABLE_WIDTH = 160
+"""A narrower terminal shows paragraphs, because the columns of sentences would be too narrow to read or copy."""
 
 
 @click.command()
@@ -57,8 +61,12 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     shown = [
         one.row() for one in documents if everything or output is not Format.TABLE or one.severity is not Severity.OK
     ]
-    section = Section("findings", _COLUMNS, shown, empty="everything is in order (--all lists the checks)")
-    show(output, documents, [section])
+    width = terminal().width
+    if output is Format.TABLE and sys.stdout.isatty() and shown and width < _TABLE_WIDTH:
+        click.echo("\n".join(stacked(shown, width, ("severity", "check", "what"), "todo")))
+    else:
+        section = Section("findings", _COLUMNS, shown, empty="everything is in order (--all lists the checks)")
+        show(output, documents, [section])
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
     bad = counts[Severity.ERROR] + (counts[Severity.WARNING] if strict else 0)
     if bad:

@@ -111,6 +111,7 @@ _COMMANDS = {
     "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Show the coordinator, or make it step down."),
     "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
     "topics": ("kafka_coord.cli.groups.show:topics", "Show who reads a topic, and how far behind."),
+    "search": ("kafka_coord.cli.groups.show:search", "Find groups, topics, and consumers by name, host or client id."),
     "channel": ("kafka_coord.cli.coordinator:channel", "List commands that consumers have not acknowledged."),
     "watch": ("kafka_coord.cli.watch:watch", "Watch groups, owners, lag and commands live."),
     "dashboard": ("kafka_coord.cli.dashboard:dashboard", "Serve the live dashboard as a web page."),

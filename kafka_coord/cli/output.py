@@ -7,6 +7,7 @@ import io
 import logging
 import re
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -288,6 +289,29 @@ def _short_time(text: str, today: str) -> str:
     if f"{year}-{day}" == today:
         return f"{minute}{second}Z"
     return f"{day} {minute}Z" if today.startswith(year) else f"{year}-{day}"
+
+
+def stacked(rows: Iterable[Mapping[str, Any]], width: int, lead: Sequence[str], then: str) -> Iterable[str]:
+    """Yields each row as a paragraph, for a terminal that is too narrow for columns of sentences: the ``lead`` columns,
+    and below them ``then``. Words stay whole, unless they are longer than a line, and a command to copy is one line of
+    the output, however long."""
+    for row in rows:
+        cells = [cell(row.get(key)) for key in lead]
+        first, *rest = _paragraph("  ".join(cells), width, "  ")
+        yield from (first.replace(cells[0], click.style(cells[0], fg=_STYLES.get(cells[0])), 1), *rest)
+        said, of_command, command = cell(row.get(then)).partition(_COMMAND)
+        yield from _paragraph(f"  → {said}{of_command[:1]}", width, "    ") if row.get(then) else ()
+        if of_command:
+            yield f"    {of_command[2:]}{command}"
+
+
+_COMMAND = ": kafka-coord "
+
+
+def _paragraph(text: str, width: int, indent: str) -> list[str]:
+    most = width - len(indent)
+    words = " ".join(in_the_middle(one, most) for one in text.split(" "))
+    return textwrap.wrap(words, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def terminal() -> Console:

@@ -49,6 +49,7 @@ from kafka_coord.groups.group import (
     LagSecondsBy,
     LagSum,
     LagTotal,
+    LogRanges,
     Time,
     WaitingCommand,
     WorstLag,
@@ -145,12 +146,33 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
             directory.find(group).require(group)
         log_ranges = None if no_lag else brokers.known_ranges
         read = partial(read_overview, instances, groups, log_ranges, lag_service(instances))
-        frames = _frames(lambda: ordered(read(), sort), interval, count)
+        furthest = Furthest(directory, None if groups else log_ranges)
+        frames = _frames(lambda: ordered(read(furthest.names()), sort), interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(frames)
         else:
             for at, frame in enumerate(frames):
                 _print(output, frame, first=at == 0)
+
+
+class Furthest:
+    """The groups with lag, the largest first. They are measured every :data:`_EVERY_S` seconds, or less often if that
+    takes long. Without ``log_ranges``, there are none."""
+
+    def __init__(self, directory: GroupDirectory, log_ranges: LogRanges | None) -> None:
+        self._directory, self._log_ranges = directory, log_ranges
+        self._names: list[str] = []
+        self._next_at = 0.0
+
+    def names(self) -> Sequence[str]:
+        began = time.monotonic()
+        if self._log_ranges is not None and began >= self._next_at:
+            self._names = [row.group for row in self._directory.list(self._log_ranges).rows if row.lag]
+            self._next_at = time.monotonic() + max(_EVERY_S, _REST * (time.monotonic() - began))
+        return self._names
+
+
+_EVERY_S, _REST = 10.0, 20
 
 
 def _frames(read: Callable[[], Overview], interval: float, count: int | None) -> Iterator[Overview | str]:

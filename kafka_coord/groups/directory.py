@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -35,13 +35,13 @@ from kafka_coord.groups.managed import ManagedVerbs, describe_snapshots, group_r
 from kafka_coord.groups.requests import Acting, ask
 from kafka_coord.groups.reset import Resettable
 from kafka_coord.groups.state import read_groups, read_waiting
-from kafka_coord.groups.verbs import GroupOffsets, GroupVerbs, OnOffsets
+from kafka_coord.groups.verbs import Contact, GroupOffsets, GroupVerbs, OnOffsets
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
 
 DETAILED = 20
-"""A frame reads the offsets of at most this many groups: rebalancing groups first, then paused groups."""
+"""A frame reads the offsets of at most this many groups: those that rebalance first, then those furthest behind."""
 
 _BUSIEST_FIRST = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
 
@@ -77,10 +77,14 @@ class Overview:
 
 
 def read_overview(
-    instances: AskedInstances, names: Sequence[str], log_ranges: LogRanges | None, service: LagService
+    instances: AskedInstances,
+    names: Sequence[str],
+    log_ranges: LogRanges | None,
+    service: LagService,
+    furthest_behind: Sequence[str] = (),
 ) -> Overview:
-    """Reads the groups in ``names``, or all groups if ``names`` is empty, and the busiest of them in detail. A named
-    group need not exist yet."""
+    """Reads the groups in ``names``, or all groups if ``names`` is empty. In detail, reads those that rebalance, then
+    those that are ``furthest_behind``, then the busiest of the others. A named group need not exist yet."""
     store = instances.store
     cluster = read_cluster(store)
     snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)
@@ -91,7 +95,9 @@ def read_overview(
     }
     rows = [group_row(snapshot, cluster) for snapshot in snapshots.values()]
     rows += [row for row in listed.rows if row.group in clients]
+    places = {name: place for place, name in enumerate(furthest_behind)}
     ranked = selected(rows, sort="state")
+    ranked.sort(key=lambda row: (row.state is not GroupState.REBALANCING, places.get(row.group, len(places))))
     detailed = [row.group for row in ranked[:DETAILED]]
     managed = {group: snapshots[group] for group in detailed if group in snapshots}
     waiting = read_waiting(store, snapshots)
@@ -262,6 +268,57 @@ class GroupDirectory:
             raise Timeout(f"{error}; instance {coordinator} coordinates the group and must convert it") from error
         self.of(to).converted(group, acting)
         return AnswerDocument.of(answer)
+
+
+class FoundConsumerDocument(Document, frozen=True):
+    group: str
+    consumer: str
+    host: str | None
+    client: str | None
+
+
+class SearchDocument(Document, frozen=True):
+    """``kafka-coord search TEXT -o json``"""
+
+    groups: list[str]
+    consumers: list[FoundConsumerDocument]
+    topics: list[str]
+    left_out: int
+    """The number of further groups, consumers and topics."""
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        groups: Iterable[str],
+        topics: Iterable[str],
+        members: Mapping[str, Mapping[str, Contact | None]],
+        most: int | None = None,
+    ) -> Self:
+        """Returns the first groups, topics and consumers whose names, hosts or client ids contain ``text``, in any
+        case. ``members`` are those of each group."""
+        text = text.lower()
+        found_groups = sorted(name for name in groups if text in name.lower())
+        found_topics = sorted(name for name in topics if text in name.lower())
+        consumers = [
+            FoundConsumerDocument(group=group, consumer=one, host=contact.host or None, client=contact.client or None)
+            for group, theirs in sorted(members.items())
+            for one, contact in sorted((name, known or Contact()) for name, known in theirs.items())
+            if any(text in name.lower() for name in (one, *contact))
+        ]
+        every: tuple[Sequence[object], ...] = (found_groups, consumers, found_topics)
+        left_out = sum(max(0, len(found) - most) for found in every) if most is not None else 0
+        return cls(found_groups[:most], consumers[:most], found_topics[:most], left_out)
+
+
+def search(directory: GroupDirectory, text: str) -> tuple[SearchDocument, Sequence[str]]:
+    """Searches the groups of every kind. Also returns messages about groups that cannot be shown."""
+    described, absent = directory.describe((), None, None, None)
+    members = {
+        one.group: {member.consumer: Contact(member.host or "", member.client or "") for member in one.members}
+        for one in described
+    }
+    return SearchDocument.of(text, members, read_cluster(directory.store).topics, members), absent
 
 
 class TopicPartitionDocument(Document, frozen=True):

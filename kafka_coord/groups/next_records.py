@@ -105,7 +105,9 @@ class NextRecords:
             if _waits(row) and self._refused.get(row.tp, 0) <= now_ms and not self._knows(row)
         ]
         unknown.sort(key=lambda row: -(row.lag or 0))
-        self._read(dict.fromkeys((row.tp, row.first_left) for row in unknown[: self._most]), now_ms)
+        wanted = [(row.tp, row.first_left) for row in unknown[: self._most]]
+        last = {tp: (tp, at) for tp, at in sorted(wanted)}  # a record found there waits for every group before it
+        self._read(dict.fromkeys([*last.values(), *wanted]), now_ms)
         return [
             tuple(self._judged(row, (group, row.tp) in still, now_ms) if _waits(row) else row for row in rows)
             for group, rows in groups
@@ -140,10 +142,15 @@ class NextRecords:
         found = self._applying(row)
         return found is not None and (found.next.is_record or found.next.offset >= (row.end_offset or 0))
 
+    def _has_record(self, row: OffsetRow) -> bool:
+        """Returns whether a record is known to lie between the committed offset and the end."""
+        at = (one.next.offset for one in self._found.get(row.tp, ()) if one.next.is_record)
+        return any(row.first_left <= offset < (row.end_offset or 0) for offset in at)
+
     def _judged(self, row: OffsetRow, still: bool, now_ms: int) -> OffsetRow:
         found = self._applying(row)
         if found is None:
-            return structs.replace(row, unread=still or UNSET)
+            return structs.replace(row, unread=(still and not self._has_record(row)) or UNSET)
         lag = max(0, (row.end_offset or 0) - max(found.next.offset, row.first_left))
         if lag:
             age_s = age_by_timestamp(found.next.timestamp_ms, now_ms) if found.next.is_record else None

@@ -150,6 +150,17 @@ def test_verbose_shows_more_about_members(rebalancing: Tree, coord: Run) -> None
     assert "stop flights[3] since" in out
 
 
+def test_a_search_finds_groups_topics_and_consumers_by_name_host_and_client(rebalancing: Tree, coord: Run) -> None:
+    def found(text: str) -> tuple[list[str], list[str], list[str]]:
+        document = coord("search", text, "-o", "json").json()
+        return document["groups"], document["topics"], [one["consumer"] for one in document["consumers"]]
+
+    assert found("DEL") == (["delays"], [], [])
+    assert found("light") == ([], ["flights"], [])
+    assert found("host-1") == found("Library") == found("c1") == ([], [], ["c1"])
+    assert coord("search", "no-such").out.splitlines()[::2] == ["groups: none", "topics: none", "consumers: none"]
+
+
 def test_list_counts_and_filters(rebalancing: Tree, coord: Run) -> None:
     rebalancing.group("other")
     rebalancing.group("third")

@@ -6,6 +6,7 @@ import csv
 import io
 from dataclasses import replace
 
+import click
 import pytest
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from kafka_coord.cli.output import (
     fitted,
     plain_lines,
     rich_table,
+    stacked,
     tsv_lines,
 )
 from kafka_coord.groups.group import iso_time
@@ -153,6 +155,25 @@ def test_times_become_short_if_the_table_is_too_wide() -> None:
     shown, short, _ = fitted(section, 50, "2026-11-29")
     assert [row[0] for row in short] == ["12:00:07Z", "11-28 12:00Z", "2025-11-28"]
     assert [one.key for one in shown] == ["at", "group", "reason"]
+
+
+def test_a_narrow_terminal_gets_paragraphs_whose_commands_can_be_copied() -> None:
+    command = f"kafka-coord groups reset-offsets {LONG} --all-topics --undo"
+    shown = list(
+        stacked(
+            [
+                {"severity": "warning", "what": f"group {LONG} is late " * 3, "todo": f"to undo it: {command}"},
+                {"severity": "info", "what": "all is well", "todo": None},
+            ],
+            80,
+            ("severity", "what"),
+            "todo",
+        )
+    )
+    assert shown[-3:-1] == ["  → to undo it:", f"    {command}"]
+    assert click.unstyle(shown[-1]) == "info  all is well"
+    assert max(len(click.unstyle(line)) for line in shown if command not in line) <= 80
+    assert sum("payments-" in line and "…" in line for line in shown) == 3, "a name is shortened, and never broken"
 
 
 def test_prose_continues_in_another_line_but_its_words_stay_whole() -> None:

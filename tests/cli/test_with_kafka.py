@@ -148,6 +148,20 @@ def test_a_topics_readers_are_known_with_the_age_of_what_waits(coord: Run, group
     assert "behind, by the timestamp" in coord("groups", "describe", behind).err
 
 
+def test_watch_shows_the_group_that_is_furthest_behind_among_many(coord: Run, loaded: str, group: str) -> None:
+    names = [f"{group}-{at:02}" for at in range(21)]
+    reset = partial(coord, "groups", "reset-offsets", "--topic", loaded, "--execute", "--create")
+    assert reset("--to-latest", *names).code == 0
+    assert reset("--to-earliest", f"{group}-last").code == 0
+    for options in ((), ("--sort", "name")):
+        frame = json.loads(coord("watch", "--count", "1", "-o", "json", *options).out)
+        assert frame["left_out"] > 0
+        assert f"{group}-last" in {one["group"] for one in frame["owners"]}
+        (shown,) = [one for one in frame["groups"] if one["group"] == f"{group}-last"]
+        assert shown["lag"] == 300
+    assert coord("groups", "delete", *names, f"{group}-last", "--yes").code == 0
+
+
 def test_the_metrics_have_the_lag_of_the_groups_furthest_behind(
     coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
 ) -> None:

@@ -509,6 +509,14 @@ LAG = [
         lags(Verdict.STOPPED, NEVER_READ, members={}, since_ms=NOW_MS - DAY_MS),
     ),
     Case("has been falling behind", lags(Verdict.BEHIND), lags(Verdict.UNKNOWN)),
+    Case(
+        "delays is late in flights[0]", lags(Verdict.UNKNOWN, row(lag_s=60.0)), lags(Verdict.UNKNOWN, row(lag_s=59.9))
+    ),
+    Case(
+        "is late in",
+        lags(Verdict.UNKNOWN, row(owner=None, lag_s=86_399.0), members={}),
+        lags(Verdict.UNKNOWN, row(owner=None, lag_s=86_400.0), members={}),
+    ),
     Case("is hot", lags(Verdict.BEHIND, hot=HOT), lags(Verdict.KEEPING_UP, hot=HOT)),
     Case("alice@h set its offsets", reset(HOUR_MS - 1), reset(HOUR_MS)),
     Case("set its offsets", reset(0), reset(0, "to-earliest: 1 unchanged")),

@@ -84,13 +84,25 @@ def test_the_command_in_a_remedy_can_be_copied_whoever_has_named_the_group() -> 
     changed = check_actions({name: [Action("reset-offsets", "bob", NOW_MS, "", "flights 0: 5 → 0")]}, NOW_MS)
     (of_lag,), (of_action,) = lost, changed
     assert quoted.format("reset-offsets") in of_lag.todo
-    assert quoted.format("history") in of_action.todo
+    assert quoted.format("reset-offsets") in of_action.todo
 
 
 def test_a_group_that_stopped_more_than_a_day_ago_causes_no_warning() -> None:
     trends = {"partitions": {TopicPartition("flights", 0): Trend(Verdict.STOPPED, NOW_MS - REMEMBERED_MS - 1)}}
     (found,) = told([row(0, owner=None)], trends=trends)
     assert found.severity is Severity.INFO
+
+
+def test_a_group_that_has_not_been_observed_for_long_is_late_by_the_age_of_what_waits() -> None:
+    """A command takes one sample, and nobody tells when a client-assigned group committed last."""
+    old = [row(0, owner=None, lag_s=600.0), row(1, lag=5, owner=None, lag_s=9.0), row(2, owner=None)]
+    (found,) = told(old, Verdict.UNKNOWN)
+    assert found.severity is Severity.WARNING
+    assert found.what == "group delays is late in flights[0]: 900 records waiting, the oldest for 10 min"
+    assert "start its consumers" in found.todo
+    assert told(old, Verdict.UNKNOWN, paused=True)[0].severity is Severity.INFO
+    (found,) = told(old, Verdict.UNKNOWN, members={"c1": ""})
+    assert "kafka-coord watch delays" in found.todo
 
 
 def test_the_finding_about_a_slow_group_counts_its_consumers_and_partitions() -> None:

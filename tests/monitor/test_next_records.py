@@ -155,7 +155,18 @@ def test_groups_that_wait_at_different_offsets_of_a_partition_are_read_one_after
     log = Log(NEW)
     records = NextRecords(log)
     records.read([("a", [row(3)]), ("b", [row(3)]), ("c", [row(90)])], NOW_MS)
-    assert log.asked == [{TP: 3}, {TP: 90}]
+    assert log.asked == [{TP: 90}, {TP: 3}]
+
+
+def test_a_record_found_further_on_waits_for_every_group_before_it():
+    class Slow(Log):
+        def __call__(self, wanted: Mapping[TopicPartition, int], _: float) -> Mapping[TopicPartition, Next | None]:
+            return super().__call__(wanted, _) if not self.asked else {}
+
+    log = Slow(Next(4_000, is_record=True))
+    found = NextRecords(log).read([(f"g{at}", [row(at)]) for at in (3, 500, 4_000)], NOW_MS)
+    assert log.asked == [{TP: 4_000}]
+    assert [bool(one.unread) for (one,) in found] == [False] * 3
 
 
 def test_the_lags_that_are_largest_are_read_and_no_more_than_the_limit():

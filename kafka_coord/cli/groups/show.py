@@ -1,5 +1,6 @@
 """``groups list``, ``groups describe``, ``groups match`` and ``groups history``: show groups, the topics that a pattern
-matches, and the latest decisions and operator actions for a group. ``topics describe``: shows who reads a topic."""
+matches, and the latest decisions and operator actions for a group. ``topics describe``: shows who reads a topic.
+``search``: finds names."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.directory import SORTS, GroupDirectory, read_topic, selected
+from kafka_coord.groups.directory import search as find_names
 from kafka_coord.groups.group import (
     ActionDocument,
     DecisionDocument,
@@ -415,6 +417,27 @@ def describe_topic(topic: str, output: Format) -> None:
     ]
     show(output, found, sections)
     for sentence in found.notes:
+        note(sentence)
+
+
+@click.command()
+@click.argument("text")
+@output_option
+@connection_options
+def search(text: str, output: Format) -> None:
+    """Show the groups of every kind, the topics, and the consumers whose name, host or client id contains TEXT, in any
+    case.
+
+    \b
+    kafka-coord search kafka-7.example.org
+    """
+    with open_groups() as directory:
+        found, absent = find_names(directory, text)
+    named = {"groups": found.groups, "topics": found.topics}
+    sections = [Section(what, columns(what[:-1]), [{what[:-1]: one} for one in names]) for what, names in named.items()]
+    consumers = Section("consumers", columns("group consumer host client"), [one.row() for one in found.consumers])
+    show(output, found, [*sections, consumers])
+    for sentence in absent:
         note(sentence)
 
 

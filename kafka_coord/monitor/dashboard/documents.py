@@ -98,21 +98,6 @@ class UnassignedDocument(Document, frozen=True):
     """The number of groups that were not examined and may have such partitions."""
 
 
-class FoundConsumerDocument(Document, frozen=True):
-    group: str
-    consumer: str
-    host: str | None
-    client: str | None
-
-
-class SearchDocument(Document, frozen=True):
-    groups: list[str]
-    consumers: list[FoundConsumerDocument]
-    topics: list[str]
-    left_out: int
-    """The number of further groups, consumers and topics."""
-
-
 class SpanDocument(Document, array_like=True, frozen=True):
     """[consumer, from, to] in ms since 1970; from is null if the ownership began before the recorded history, and to is
     null for the current owner"""

@@ -21,7 +21,7 @@ from kafka_coord.groups.client_assigned import (
     with_offsets,
 )
 from kafka_coord.groups.cluster import Cluster, ClusterDocument, read_cluster, read_cluster_history
-from kafka_coord.groups.directory import GroupDirectory, TopicReadersDocument, read_topic, selected
+from kafka_coord.groups.directory import GroupDirectory, SearchDocument, TopicReadersDocument, read_topic, selected
 from kafka_coord.groups.group import (
     ActionDocument,
     ClusterHistoryDocument,
@@ -41,18 +41,15 @@ from kafka_coord.groups.lag import LagRound, LagService
 from kafka_coord.groups.lag_trend import tolerated, trend, verdict_of_group
 from kafka_coord.groups.managed import describe_groups
 from kafka_coord.groups.requests import read_requests
-from kafka_coord.groups.verbs import Contact
 from kafka_coord.kafka.offsets import LogRangeCache
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.model.histories import Trail
 from kafka_coord.monitor.dashboard.documents import (
-    FoundConsumerDocument,
     LagDocument,
     LaneDocument,
     OverviewDocument,
     PartitionLagDocument,
     PartitionRow,
-    SearchDocument,
     SpanDocument,
     TimelineDocument,
     TopicDocument,
@@ -312,21 +309,7 @@ class Sources:
 
     def search(self, search: str = "") -> SearchDocument:
         """Returns the first groups, topics and consumers whose names, hosts or client ids contain ``search``."""
-        text, cluster = search.lower(), self._seen()
-        groups = sorted(name for name in self._all_rows() if text in name.lower())
-        topics = [name for name in sorted(cluster.topics) if text in name.lower()]
-        consumers = [
-            FoundConsumerDocument(group=group, consumer=one, host=contact.host or None, client=contact.client or None)
-            for group, members in sorted(self.lags.consumers.items())
-            for one, contact in sorted((name, known or Contact()) for name, known in members.items())
-            if any(text in name.lower() for name in (one, *contact))
-        ]
-        return SearchDocument(
-            groups=groups[:_MOST_FOUND],
-            consumers=consumers[:_MOST_FOUND],
-            topics=topics[:_MOST_FOUND],
-            left_out=sum(max(0, len(found) - _MOST_FOUND) for found in (groups, consumers, topics)),
-        )
+        return SearchDocument.of(search, self._all_rows(), self._seen().topics, self.lags.consumers, _MOST_FOUND)
 
     def _all_rows(self) -> dict[str, GroupRow]:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""

@@ -219,6 +219,9 @@ def check_lag(seen: Lags, now_ms: int) -> Iterator[Finding]:
         yield _stalled(seen, owner, rows, now_ms)
     if behind[Verdict.STOPPED]:
         yield _stopped(seen, behind[Verdict.STOPPED], now_ms)
+    late = [row for row in behind[Verdict.UNKNOWN] if row.lag and row.lag_s is not None and seen.is_late([row])]
+    if late:
+        yield _late(seen, late)
     gone = [row for row in seen.rows if row.gone]
     if gone:
         yield _gone(seen, gone)
@@ -297,7 +300,10 @@ def _unread(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
         f"group {seen.group}: its offset stands still in {_partitions(rows)}, {lag:,} {plural('offset', lag)} before"
         " the end, which could not be read: they may hold records, or only markers of transactions"
     )
-    todo = "let this client read the topic (READ), so that it can tell; see docs/operations.md, Lag without records"
+    todo = (
+        "if this client may not read the topic (READ), allow it; otherwise, reading took more than 3 s: try again. See"
+        " docs/operations.md, Lag without records"
+    )
     return info(LAG, what, todo, seen.group)
 
 
@@ -326,8 +332,22 @@ def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
         return (warning if seen.is_late(rows) else info)(LAG, f"group {seen.group}: {what}", todo, seen.group)
     began = _began(seen, rows)
     missed = began is not None and now_ms - began < REMEMBERED_MS and seen.is_late(rows)
-    todo = f"start its consumers; if it is no longer needed: kafka-coord groups delete {quote(seen.group)}"
+    todo = f"start its consumers, or, if it is no longer needed, {_delete(seen)}"
     return (warning if missed else info)(LAG, f"group {seen.group} has no members: {what}", todo, seen.group)
+
+
+def _late(seen: Lags, rows: Sequence[OffsetRow]) -> Finding:
+    """Of partitions that have not been observed for long enough to tell why they are late."""
+    what = f"group {seen.group} is late in {_partitions(rows)}: {_waiting(rows)}"
+    if seen.members:
+        return warning(LAG, what, f"see whether it catches up: kafka-coord watch {quote(seen.group)}", seen.group)
+    missed = not seen.paused and all(1000 * (row.lag_s or 0) < REMEMBERED_MS for row in rows)
+    todo = f"it has no members: start its consumers, or, if it is no longer needed, {_delete(seen)}"
+    return (warning if missed else info)(LAG, what, todo, seen.group)
+
+
+def _delete(seen: Lags) -> str:
+    return f"remove it: kafka-coord groups delete {quote(seen.group)}"
 
 
 def _behind(seen: Lags, rows: Sequence[OffsetRow], since: str, growth_s: float) -> Finding:
