@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kafka_coord.model import Assignment, Channel, GroupSettings, Holds, Ledger, Member
+from kafka_coord.model import Assignment, Channel, Departure, GroupSettings, Holds, Ledger, Member
 from kafka_coord.model.offsets import Retention
 
 
@@ -83,7 +83,8 @@ def _first_seen(before: Mapping[Key, float], present: Iterable[Key], now: float)
 @dataclass(frozen=True, slots=True)
 class DeadlineInputs:
     """The part of an observation that deadlines depend on. ``registered`` contains every consumer that has a
-    registration, readable or not. ``settings`` and ``retention`` are ``None`` if they are unreadable."""
+    registration, readable or not. ``settings`` and ``retention`` are ``None`` if they are unreadable. ``departures``
+    says how consumers went."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -93,6 +94,7 @@ class DeadlineInputs:
     settings: GroupSettings | None
     retention: Retention | None = field(default_factory=Retention)
     holds: Holds | None = None
+    departures: Mapping[str, Departure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozen
     timer, because no pass saw the incarnation in between."""
     places = {c: led.place for c, led in inputs.ledgers.items() if led.place is not None and c not in inputs.registered}
     timers.gone = _first_seen(timers.gone, places, now)
-    return frozenset(c for c, place in places.items() if not timers.passed(timers.gone[c], place.rejoin_grace_ms, now))
+    grace_ms = {c: place.grace_ms(inputs.departures.get(c)) for c, place in places.items()}
+    return frozenset(c for c, kept_ms in grace_ms.items() if not timers.passed(timers.gone[c], kept_ms, now))
 
 
 def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:

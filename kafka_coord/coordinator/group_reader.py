@@ -172,6 +172,7 @@ def _observed(
         DeadlineInputs(
             *(image.members, image.registered, image.ledgers, image.channels, target, image.settings, retention),
             holds=image.holds,
+            departures=image.departures,
         ),
         memory.timers,
         options,

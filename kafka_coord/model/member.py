@@ -181,6 +181,12 @@ class Member(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
     process: str = ""
     of_znode: ClassVar[tuple[str, ...]] = ("consumer", "incarnation")
 
+    def grace_ms(self, departure: Departure | None) -> int:
+        """Returns how long the member's place is kept after it went, in ms. A Kafka client's place lasts no longer than
+        its session, as in Kafka: once that has expired, nobody comes back for it."""
+        is_over = self.protocol is not None and departure is not None and departure.kind is DepartureKind.EXPIRED
+        return 0 if is_over else self.rejoin_grace_ms
+
     def to_json(self) -> dict[str, Any]:
         return self.to_json_with(subscription=None) | self.subscription.to_json()
 

@@ -20,12 +20,15 @@ from kafka_coord.model import (
     Channel,
     CommandId,
     CommandType,
+    Departure,
+    DepartureKind,
     GroupSettings,
     Ledger,
     Member,
     PartitionSet,
     Subscription,
 )
+from kafka_coord.model.member import EXPIRED, LEFT
 from kafka_coord.model.offsets import Retention
 
 OPTIONS = CoordinatorOptions(channel_retirement_ms=600_000)
@@ -51,6 +54,24 @@ def test_a_place_is_kept_for_its_members_grace_period_and_not_longer() -> None:
     assert looks.timers.next_due == 130
     assert looks.at(129, seen).in_grace == {"c1"}
     assert looks.at(130, seen).in_grace == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "departure", "is_kept"),
+    [
+        ("consumer", EXPIRED, False),
+        ("classic", EXPIRED, False),
+        ("consumer", LEFT, True),
+        ("classic", Departure(DepartureKind.REPLACED), True),
+        (None, EXPIRED, True),
+    ],
+)
+def test_the_place_of_a_kafka_client_whose_session_has_expired_is_not_kept_for_another_one(
+    protocol: str | None, departure: Departure, is_kept: bool
+) -> None:
+    place = structs.replace(MEMBER, protocol=protocol)
+    seen = replace(NOTHING, ledgers={"c1": Ledger("c1", 1, place=place)}, departures={"c1": departure})
+    assert Looks().at(100, seen).in_grace == ({"c1"} if is_kept else frozenset())
 
 
 def test_the_grace_period_of_a_member_that_returned_starts_again() -> None:

@@ -404,4 +404,8 @@ def _next_generation(observation: Observation) -> int:
 
 
 def _with_place(observation: Observation) -> set[str]:
-    return {consumer for consumer, ledger in observation.ledgers.items() if ledger.place is not None}
+    return {
+        consumer
+        for consumer, ledger in observation.ledgers.items()
+        if ledger.place is not None and ledger.place.grace_ms(observation.departures.get(consumer))
+    }

@@ -296,8 +296,11 @@ class Auditor:
             group.unreadable_until[consumer] = (self._context.instant, registered.incarnation)
 
     def _channel(self, znode: Znode, change: Change) -> None:
-        if change.new is None:
-            group = self.state.group(znode.group)
+        group = self.state.group(znode.group)
+        if change.new is not None:
+            group.farewells[znode.name] = change.new.data
+        else:
+            group.farewells.pop(znode.name, None)
             if znode.name in group.registrations and self._judging:
                 self._warning(
                     AuditRule.BY_HAND, znode.group, f"the channel of {znode.name}, which is alive, was deleted"

@@ -11,6 +11,7 @@ from kafka_coord.model import (
     NO_PARTITIONS,
     Assignment,
     Command,
+    Departure,
     Ledger,
     Mode,
     PartitionSet,
@@ -341,9 +342,10 @@ def grace_faults(context: StepContext, group: AuditedGroup, consumer: str) -> It
         return  # the consumer came back with an unreadable registration, so the ledger's incarnation has ended
     since = group.gone_since.get((consumer, ledger.incarnation))
     elapsed = context.elapsed_ms(since) if since is not None else None
-    if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
+    grace_ms = ledger.place.grace_ms(Departure.read(group.farewells.get(consumer, b""), consumer))
+    if elapsed is not None and elapsed + _TOLERANCE_MS < grace_ms:
         what = f"the place of {consumer} was given away {elapsed} ms after it left"
-        yield AuditRule.GRACE_BROKEN, f"{what}, but should have been kept for {ledger.place.rejoin_grace_ms} ms"
+        yield AuditRule.GRACE_BROKEN, f"{what}, but should have been kept for {grace_ms} ms"
 
 
 def was_unreadable(context: StepContext, group: AuditedGroup, consumer: str, other_than: int | None = None) -> bool:

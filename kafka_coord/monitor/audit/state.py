@@ -99,6 +99,8 @@ class AuditedGroup:
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
     """(consumer, incarnation) → the time when its registration was removed. The incarnation alone is not enough,
     because consumers that a gateway registers in one transaction share it."""
+    farewells: dict[str, bytes] = field(default_factory=dict)
+    """consumer → the value of its channel"""
     unreadable_until: dict[str, tuple[Instant, int]] = field(default_factory=dict)
     """consumer → the time when its unreadable registration was repaired or removed, and the incarnation of that
     registration"""

@@ -62,6 +62,17 @@ def test_every_decision_has_its_causes(happening: Callable[[World], object], cau
     assert step.causes == causes
 
 
+def test_a_static_kafka_client_that_crashed_has_expired_and_nobody_waited_for_it() -> None:
+    world = settled()
+    world.join("c3", rejoin_grace_ms=1000, protocol="consumer")
+    world.settle()
+    world.leave("c3", Departure(DepartureKind.EXPIRED, 1000))
+    world.end_grace("c3")
+    (step,) = [step for step in world.look().steps if isinstance(step, SetTarget)]
+    assert step.causes == (Cause.MEMBER_EXPIRED,)
+    assert "did not return" not in step.assignment.reason
+
+
 def test_a_reason_says_how_each_member_went_and_by_whom() -> None:
     world = settled()
     for consumer in ("c3", "c4", "c5", "c6"):
