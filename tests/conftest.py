@@ -233,9 +233,11 @@ def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
 @contextlib.contextmanager
 def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
     """Brokers for several tests, with a ZooKeeper of their own."""
+    # with --kraft, the tests of the listener share the brokers of all others
+    settings = KafkaSettings(replication=min(brokers, 3) if _kraft else 1, for_instances=_kraft)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
-        tested_cluster(directory, server.connect_string, brokers, KafkaSettings(replication=1)) as cluster,
+        tested_cluster(directory, server.connect_string, brokers, settings) as cluster,
     ):
         _shared_servers.extend(cluster.brokers)
         try:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from kafka_coord import Consumer
-from kafka_coord.errors import UnknownVersion
+from kafka_coord.errors import StoreError, UnknownVersion
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.root import ClusterRecord, finish_tree, make_tree, read_cluster_record
 from tests.cli.running import run, started
@@ -64,3 +64,17 @@ def test_a_tree_of_another_format_is_named_and_left_alone(zk_hosts: str) -> None
         Consumer(zk_hosts, group="g", topics=["t"]),
     ):
         pass
+
+
+def test_an_instance_and_a_consumer_that_run_stop_once_the_tree_has_another_format(zk_hosts: str) -> None:
+    with closing(connect(zk_hosts)) as store:
+        record = ClusterRecord.new(store, 1, kafka="k1", making="init")
+        make_tree(store, record)
+        finish_tree(store, record)
+        with started(*SERVE, zk_hosts) as process, Consumer(zk_hosts, group="g", topics=["t"]) as consumer:
+            eventually(lambda: store.exists(layout.registration("g", consumer.consumer_id)))
+            store.set(layout.CLUSTER, b'{"version":2}')
+            ended = process.ended()
+            assert (ended.code, "the tree has another format (version 2;" in ended.err) == (3, True), ended.err
+            with pytest.raises(StoreError, match="the tree has another format"):
+                eventually(lambda: consumer.poll(0.1))

@@ -116,8 +116,10 @@ def end_term(front: Front, partition: int) -> None:
 
 
 @pytest.fixture(scope="package")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    with started(tmp_path_factory.mktemp("kafka-front")) as made:
+def front(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Front]:
+    shared = request.config.option.kraft
+    place = tmp_path_factory.mktemp("kafka-front")
+    with beside(request.getfixturevalue("three_brokers")) if shared else started(place) as made:
         yield made
 
 
@@ -178,18 +180,25 @@ def started(
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
         cluster_of(directory, server.connect_string, 3, settings) as cluster,
+        beside(cluster) as made,
     ):
-        store = connect(server.connect_string)
-        made = Front(cluster, store, {})
-        try:
-            for broker in cluster.brokers:
-                made.start(broker.broker_id)
-            eventually(made.serves_every_group, within_s=60)
-            yield made
-        finally:
-            for broker_id in list(made.listeners):
-                made.stop(broker_id)
-            store.close()
+        yield made
+
+
+@contextlib.contextmanager
+def beside(cluster: KafkaCluster) -> Iterator[Front]:
+    """Starts the listeners beside the brokers."""
+    store = connect(cluster.zookeeper)
+    made = Front(cluster, store, {})
+    try:
+        for broker in cluster.brokers:
+            made.start(broker.broker_id)
+        eventually(made.serves_every_group, within_s=60)
+        yield made
+    finally:
+        for broker_id in list(made.listeners):
+            made.stop(broker_id)
+        store.close()
 
 
 @contextlib.contextmanager
