@@ -14,6 +14,7 @@ import pytest
 
 from kafka_coord.coordinator import mirroring
 from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.mirror import MirroredTopic
 from kafka_coord.dev.cluster.jars import KAFKA, class_path
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster
 from kafka_coord.dev.cluster.ports import LOOPBACK, port_is_free
@@ -23,7 +24,7 @@ from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.kafka.metadata import MetadataAsker, bootstraps
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.root import ClusterRecord
-from kafka_coord.zk.store import Check, Store
+from kafka_coord.zk.store import Check, GetData, Node, Store
 
 CONTROLLER_ID = 3000
 
@@ -123,11 +124,20 @@ def _shown(change: Any, cluster: KafkaCluster, store: Store) -> Any:
         change(admin, topic, *arguments, **options)
         deadline = time.monotonic() + _SHOWN_S
         if set(admin.bootstrap_servers.split(",")) <= set(cluster.bootstrap_servers.split(",")):
-            while partitions_shown(store, topic) < admin.partition_count(topic):
+            with closing(MetadataAsker({})) as asker:
+                (told,) = asker.listing("", bootstraps(admin.bootstrap_servers)[""], [topic]).topics
+            while (known := _in_mirror(store, topic)) is None or (
+                known.topic_id != told.topic_id or len(known.replicas) < len(told.replicas)
+            ):
                 assert time.monotonic() < deadline, f"the mirror does not show {topic}"
                 time.sleep(_EVERY_S / 4)
 
     return changed
+
+
+def _in_mirror(store: Store, topic: str) -> MirroredTopic | None:
+    (node,) = store.read_many([GetData(layout.broker_topic(topic))])
+    return MirroredTopic.from_znode(topic, node.data) if isinstance(node, Node) else None
 
 
 def partitions_shown(store: Store, topic: str) -> int:

@@ -192,8 +192,10 @@ def check_kafka_clients(store: Store, properties: Mapping[str, str]) -> Iterator
         return
     brokers = (read_brokers(store) or Brokers()).live
     record = read_cluster_record(store)
-    # The mirror has only the listeners that were asked. What a broker advertises to clients, its instance passes on.
-    missing = _check_served if record is not None and record.source is Source.BROKERS else _check_listeners
+    is_mirrored = record is not None and record.source is Source.BROKERS
+    # The mirror has the listeners for instances only if the brokers tell their settings.
+    told = not is_mirrored or len(_bootstrap(directory, brokers)) < sum(len(one.listeners) for one in brokers)
+    missing = _check_listeners if told else _check_served
     findings = [*missing(directory, brokers), *_check_instances(instances, directory)]
     findings += _check_managed_groups(store, directory)
     findings += _check_rights(store)
