@@ -58,6 +58,8 @@ _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)
 _shared_servers: list[JvmServer] = []
 _kraft = False
+_serves_instances = False
+"""Whether, with ``--kraft``, the shared brokers have a listener for instances."""
 
 
 _SPARK = "spark"
@@ -151,6 +153,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
         config.hook.pytest_deselected(items=long)
     items.sort(key=_rank)
+    if _kraft:  # the listener's tests share the brokers of the others, and come last, because they leave a groups log
+        global _serves_instances  # noqa: PLW0603 - set once for the run
+        _serves_instances = any(_group(item.nodeid) == _FRONT for item in items)
+        items.sort(key=lambda item: _group(item.nodeid) == _FRONT)
 
 
 class _ByGroup(LoadScopeScheduling):
@@ -233,8 +239,7 @@ def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
 @contextlib.contextmanager
 def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
     """Brokers for several tests, with a ZooKeeper of their own."""
-    # with --kraft, the tests of the listener share the brokers of all others
-    settings = KafkaSettings(replication=min(brokers, 3) if _kraft else 1, for_instances=_kraft)
+    settings = KafkaSettings(replication=min(brokers, 3) if _serves_instances else 1, for_instances=_serves_instances)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
         tested_cluster(directory, server.connect_string, brokers, settings) as cluster,
