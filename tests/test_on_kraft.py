@@ -13,12 +13,15 @@ from kafka_coord.errors import DevClusterError
 from tests.house.rooms import ROOT
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+CLI = "tests/cli/test_with_kafka.py::test_"
 NAMED = (
-    "tests/frontends/kafka/test_contract.py",
-    "tests/frontends/kafka/test_managed.py",
-    "tests/frontends/kafka/test_recreated_topics.py",
-    "tests/consumer/test_handover.py",
-    "tests/cli/test_with_kafka.py",
+    *(f"tests/frontends/kafka/test_{name}.py" for name in ("contract", "managed", "recreated_topics")),
+    "tests/frontends/kafka/test_operators.py::test_the_dashboard_evicts_and_resets_a_group_of_stock_clients",
+    "tests/end_to_end/test_handover.py",
+    f"{CLI}reset_offsets_previews_executes_exports_and_restores",
+    f"{CLI}offsets_are_reset_while_a_consumer_runs",
+    f"{CLI}the_lag_of_all_groups_is_sorted_with_the_largest_first",
+    f"{CLI}watch_shows_owners_and_lag",
 )
 """What takes a minute and touches most."""
 SUITES = (

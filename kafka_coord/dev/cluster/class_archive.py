@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_coord.dev.cluster.cache import cache_directory
+from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.session import Java, find_java
 
 COMPILER = ("-m", "jdk.compiler/com.sun.tools.javac.Main")
@@ -33,18 +34,22 @@ def archives_classes(java: Java) -> bool:
 
 def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Runs a Java program and waits for it to end. ``stdout`` also contains its standard error. Raises
-    :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` if there is no Java.
+    :class:`DevClusterError` if it has not ended within ``timeout_s`` seconds, or if there is no Java.
     """
-    return subprocess.run(
-        [str(find_java().executable), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            [str(find_java().executable), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        shown = " ".join(one for one in arguments if len(one) < 100)
+        raise DevClusterError(f"java {shown} has not ended within {timeout_s:g} s: is the machine too busy?") from error
 
 
 _NEW = ".new"
