@@ -242,7 +242,7 @@ def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
     settings = KafkaSettings(replication=min(brokers, 3) if _serves_instances else 1, for_instances=_serves_instances)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
-        tested_cluster(directory, server.connect_string, brokers, settings) as cluster,
+        brokers_of_a_run(directory, server.connect_string, brokers, settings) as cluster,
     ):
         _shared_servers.extend(cluster.brokers)
         try:
@@ -252,7 +252,7 @@ def shared_brokers(directory: Path, brokers: int) -> Iterator[KafkaCluster]:
 
 
 @contextlib.contextmanager
-def tested_cluster(directory: Path, zookeeper: str, brokers: int, settings: KafkaSettings) -> Iterator[KafkaCluster]:
+def brokers_of_a_run(directory: Path, zookeeper: str, brokers: int, settings: KafkaSettings) -> Iterator[KafkaCluster]:
     """Brokers of Kafka 3.9 with their metadata in ZooKeeper or, with ``--kraft``, of Kafka 4.3."""
     if _kraft:
         settings = dataclasses.replace(settings, kraft=True, properties=_as_kraft_names_them(settings.properties))

@@ -36,7 +36,7 @@ from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
-from tests.conftest import _shared_servers, tested_cluster
+from tests.conftest import _shared_servers, brokers_of_a_run
 from tests.consumer.reading import read
 from tests.frontends.harness import SocketInstance
 from tests.go_consumer import go_consumer, records_of
@@ -103,7 +103,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     settings = KafkaSettings(listeners=("GUARDED",), properties=properties)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
+        brokers_of_a_run(directory, server.connect_string, 1, settings) as cluster,
     ):
         (broker,) = cluster.brokers
         _shared_servers.append(broker)

@@ -22,7 +22,7 @@ from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
-from tests.conftest import _shared_servers, tested_cluster
+from tests.conftest import _shared_servers, brokers_of_a_run
 from tests.consumer.reading import read
 from tests.frontends.harness import SocketInstance
 from tests.go_consumer import go_consumer, records_of
@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     directory = tmp_path_factory.mktemp("leaderless")
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        tested_cluster(directory, server.connect_string, 2, KafkaSettings()) as made,
+        brokers_of_a_run(directory, server.connect_string, 2, KafkaSettings()) as made,
     ):
         _shared_servers.extend(made.brokers)
         admin = AdminClient({"bootstrap.servers": made.bootstrap_servers})

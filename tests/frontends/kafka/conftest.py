@@ -25,7 +25,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
 from tests.cli.running import Run, run
-from tests.conftest import tested_cluster
+from tests.conftest import brokers_of_a_run
 from tests.coordinator.harness import FAST
 from tests.frontends.kafka.java import KafkaTools, kafka_tools
 from tests.waiting import eventually
@@ -174,7 +174,7 @@ def described(coord: Run, group: str) -> tuple[str, dict[int, int]]:
 @contextlib.contextmanager
 def started(
     directory: Path,
-    cluster_of: Callable[[Path, str, int, KafkaSettings], AbstractContextManager[KafkaCluster]] = tested_cluster,
+    cluster_of: Callable[[Path, str, int, KafkaSettings], AbstractContextManager[KafkaCluster]] = brokers_of_a_run,
 ) -> Iterator[Front]:
     settings = KafkaSettings(replication=3, for_instances=True)
     with (

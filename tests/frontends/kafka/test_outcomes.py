@@ -43,7 +43,7 @@ from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 from tests.cli.running import run as cli
-from tests.conftest import tested_cluster
+from tests.conftest import brokers_of_a_run
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.side_by_side import SUBSCRIPTION, Side
 from tests.waiting import eventually
@@ -144,7 +144,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     settings = KafkaSettings(replication=2, for_instances=True, properties=properties)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        tested_cluster(directory, server.connect_string, 2, settings) as cluster,
+        brokers_of_a_run(directory, server.connect_string, 2, settings) as cluster,
     ):
         broker = cluster.broker(1)
         topics = TopicAdmin(cluster.bootstrap_servers)

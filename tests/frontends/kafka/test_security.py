@@ -47,7 +47,7 @@ from kafka_coord.model import TopicPartition as Partition
 from kafka_coord.spark import fetching
 from kafka_coord.wire.messages import message
 from tests.cli.running import Ran, run
-from tests.conftest import _shared_servers, tested_cluster
+from tests.conftest import _shared_servers, brokers_of_a_run
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Peer, committing, join
 from tests.waiting import eventually
@@ -116,7 +116,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     settings = KafkaSettings(for_instances=True, properties=brokers_properties(directory, authority))
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
+        brokers_of_a_run(directory, server.connect_string, 1, settings) as cluster,
     ):
         (broker,) = cluster.brokers
         admin = AdminClient({"bootstrap.servers": broker.address})

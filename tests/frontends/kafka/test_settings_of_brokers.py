@@ -15,7 +15,7 @@ from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.wire.consumer_protocol import encoded_subscription
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.instance import read_retention
-from tests.conftest import _shared_servers, tested_cluster
+from tests.conftest import _shared_servers, brokers_of_a_run
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Peer, join
 from tests.waiting import eventually
@@ -38,7 +38,7 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaListener
     settings = KafkaSettings(for_instances=True, properties=OF_BROKER)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
+        brokers_of_a_run(directory, server.connect_string, 1, settings) as cluster,
     ):
         (broker,) = cluster.brokers
         _shared_servers.append(broker)

@@ -20,7 +20,7 @@ from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.term import TOPIC as LOG
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import connect
-from tests.conftest import _shared_servers, tested_cluster
+from tests.conftest import _shared_servers, brokers_of_a_run
 from tests.frontends.kafka.conftest import serving_beside
 from tests.frontends.kafka.peer import Member, Peer, committing
 from tests.waiting import eventually
@@ -47,7 +47,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     settings = KafkaSettings(for_instances=True, session_ms=SESSION_MS)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        tested_cluster(directory, server.connect_string, 1, settings) as cluster,
+        brokers_of_a_run(directory, server.connect_string, 1, settings) as cluster,
     ):
         (broker,) = cluster.brokers
         _shared_servers.append(broker)
