@@ -12,8 +12,9 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.socket.questions import MetadataDirectory
 from kafka_coord.kafka.brokers import BrokerDirectory, bootstrap_servers
 from kafka_coord.kafka.offsets import OffsetReader
-from kafka_coord.model import Unreadable
-from kafka_coord.monitor.doctor import Severity
+from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
+from kafka_coord.model.offsets import LogRange
+from kafka_coord.monitor.doctor import LagSight, Severity, examine
 from kafka_coord.monitor.doctor.instances import check_brokers
 from kafka_coord.zk import layout
 from tests.monitor.listening import listening
@@ -41,6 +42,21 @@ def test_the_doctor_reports_each_unusable_broker_and_checks_the_others(tree: Tre
     assert [one.what for one in findings if one.severity is Severity.OK] == [
         "1 broker registered; all listeners accept connections"
     ]
+
+
+def test_the_doctor_measures_lag_while_a_broker_is_down(tree: Tree, address: str) -> None:
+    tree.put(layout.broker(5), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:1"]}')
+    tree.topic("flights", 2)
+    tree.offset("delays", "flights", 0, 55)
+    asked: list[PartitionSet] = []
+
+    def log_ranges(wanted: PartitionSet) -> tuple[dict[TopicPartition, LogRange], str]:
+        asked.append(wanted)
+        return {}, ""
+
+    findings = list(examine(tree.store, "127.0.0.1:1", session_timeout_ms=10_000, lag=LagSight(log_ranges)))
+    assert any("broker 5 cannot be reached" in one.what for one in findings)
+    assert PartitionSet({"flights": [0]}) in asked
 
 
 def test_a_new_consumer_uses_the_other_brokers_and_logs_each_unusable_one_once(
