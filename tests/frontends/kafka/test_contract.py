@@ -208,7 +208,8 @@ def test_joins_and_syncs_are_refused_in_this_order(front: Front, kind: Kind) -> 
         at = _syncing(member)
         assert await synced(side, _syncing(STRANGER), group_id="") is Error.INVALID_GROUP_ID
         assert await synced(side, _syncing(STRANGER)) is Error.UNKNOWN_MEMBER_ID
-        assert await synced(side, _syncing(newer(member))) is Error.ILLEGAL_GENERATION
+        assert await synced(side, _syncing(STRANGER), **other_type) is Error.UNKNOWN_MEMBER_ID
+        assert await synced(side, _syncing(newer(member)), **other_type) is Error.ILLEGAL_GENERATION
         assert await synced(side, at, protocol_name=None) is Error.INCONSISTENT_GROUP_PROTOCOL
         assert await synced(side, at, **other_type) is Error.INCONSISTENT_GROUP_PROTOCOL
         assert await synced(side, at, protocol_name="other") is Error.INCONSISTENT_GROUP_PROTOCOL

@@ -200,9 +200,8 @@ class ManagedGroup:
         )
 
     async def sync(self, who: Who, assignments: Assignments, by: By) -> Synced:
-        if assignments.protocol_type not in {None, CONSUMER}:
-            raise GroupError(Error.INCONSISTENT_GROUP_PROTOCOL)
-        member, assignor = self._member(who), assignments.protocol_name
+        is_ours = assignments.protocol_type in {None, CONSUMER}
+        member, assignor = self._member(who), assignments.protocol_name if is_ours else ""  # no member's assignor
         synced: Synced = await self._terms.take(
             self.name,
             who.member_id,
