@@ -18,6 +18,7 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 
+from kafka_coord.kafka.librdkafka import log_bounds
 from kafka_coord.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -127,8 +128,7 @@ class AssignedClient:
             with self._inside:
                 if self._client is None:
                     raise KafkaException("no broker is known yet")
-                low, high = self._client.get_watermark_offsets(Assigned(*key), timeout=5.0)
-                return int(low), int(high)
+                return log_bounds(self._client, Assigned(*key), 5.0)
         finally:
             self._carry_out()
 

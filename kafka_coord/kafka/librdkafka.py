@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
@@ -152,7 +153,30 @@ class LogOffsets:
             isolation_level=self._isolation,
             request_timeout=timeout_s,
         )
-        return {TopicPartition(one.topic, one.partition): future for one, future in asked.items()}
+        return {TopicPartition(one.topic, one.partition): _told(future) for one, future in asked.items()}
+
+
+def _told(asked: Future[Any]) -> Future[Any]:
+    """Returns a future that fails where librdkafka returns, without an error, an offset that no broker has told. It
+    does so while a leader goes away."""
+    told: Future[Any] = Future()
+
+    def pass_on(done: Future[Any]) -> None:
+        failure = done.exception()
+        if failure is None and done.result().offset == OFFSET_INVALID:
+            failure = _untold()
+        if failure is not None:
+            told.set_exception(failure)
+        else:
+            told.set_result(done.result())
+
+    asked.add_done_callback(pass_on)
+    return told
+
+
+def _untold() -> KafkaException:
+    why = "no broker has told an offset"
+    return KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, why, retriable=True))
 
 
 @dataclass(slots=True)
@@ -300,6 +324,16 @@ def _list(logs: LogOffsets, partitions: Sequence[TopicPartition], timestamp: int
             else:
                 listed.trouble.append(_reason(failure))
     return listed
+
+
+def log_bounds(client: Consumer, partition: Assigned, timeout_s: float) -> tuple[int, int]:
+    """Returns the log's first offset and its end. Raises :class:`KafkaException`, a retriable one if no broker has told
+    them."""
+    found = client.get_watermark_offsets(partition, timeout=timeout_s)
+    if found is None or OFFSET_INVALID in found:
+        raise _untold()
+    low, high = found
+    return int(low), int(high)
 
 
 def first_records(

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as Assigned
 
 from kafka_coord.consumer.record import headers_of
 from kafka_coord.errors import BrokerError, MalformedValue, NoOffset, SettingsError
-from kafka_coord.kafka.librdkafka import GROUP_PREFIX, is_about_no_group
+from kafka_coord.kafka.librdkafka import GROUP_PREFIX, is_about_no_group, log_bounds
 from kafka_coord.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
     """
     at, end = reading.at, reading.end
     try:
-        low, high = client.get_watermark_offsets(reading.assigned, timeout=10)
+        low, high = log_bounds(client, reading.assigned, 10.0)
     except KafkaException as failure:
         if not failure.args[0].retriable():
             raise
