@@ -261,7 +261,7 @@ class ZooKeeperSettings:
 _OF_LISTENERS = {
     "listen_channel": "advertise_channel channel_users_file channel_cert_file channel_key_file channel_client_ca_file",
     "listen_http": "advertise_http http_cert_file http_operators",
-    "listen_kafka": "kafka_certificate kafka_rewrite managed_groups",
+    "listen_kafka": "kafka_certificate kafka_rewrite managed_groups new_groups",
 }
 """For each listener, the settings that have no effect without it."""
 
@@ -310,6 +310,7 @@ class ServeSettings:
     kafka_consumer_session_timeout_ms: int | None = _ms(None, 1_000, 1_800_000)
     metadata: str = _setting("auto", "auto, zookeeper or brokers", _one_of("auto", "zookeeper", "brokers"))
     bootstrap: str | None = _setting(None, "[LISTENER=]host:port,host:port of brokers", _listener_addresses)
+    new_groups: str | None = _setting(None, "coordinated, native or native:PATTERN (RE2)", _text)
     managed_groups: str | None = _setting(None, "a regular expression (RE2) for whole group names", _text)
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     trace_rebalances: bool = _flag(False)

@@ -10,6 +10,9 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
+from kafka_coord.errors import StoreError
+from kafka_coord.zk.store import Store
+
 T = TypeVar("T")
 
 
@@ -57,3 +60,16 @@ def write(producer: Producer, topic: str, partition: int, values: Sequence[bytes
 
     eventually(lambda: answered(producer, topic) and not failures(values[:1]), within_s=60)
     assert not failures(values[1:])
+
+
+def delete_all(store: Store, path: str) -> None:
+    """Deletes the znode and what is below it, also what running instances create meanwhile."""
+
+    def gone() -> bool:
+        with contextlib.suppress(StoreError):
+            for name in store.children(path):
+                delete_all(store, f"{path}/{name}")
+            store.delete(path)
+        return store.exists(path) is None
+
+    eventually(gone)

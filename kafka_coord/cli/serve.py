@@ -23,7 +23,7 @@ from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.settings import listed
 from kafka_coord.errors import BrokerError, SettingsError, StoreUnavailable, TreeUnfinished
 from kafka_coord.model import Process
-from kafka_coord.model.names import group_pattern
+from kafka_coord.model.names import group_pattern, left_to_brokers
 from kafka_coord.monitor.metrics import state
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import KafkaSettings, ServeSettings, Settings
@@ -145,6 +145,11 @@ _OPTIONS = {
         "Hold the Heartbeat requests of Kafka clients, so that the response can announce a rebalance immediately. "
         "[default: on]"
     ),
+    "--new-groups WHICH": (
+        "With --listen-kafka: who coordinates groups that exist nowhere yet: the instances (coordinated), the brokers "
+        "(native), or the brokers only for names that match a regular expression (native:PATTERN). Must be the same on "
+        "all instances. [default: coordinated]"
+    ),
     "--managed-groups PATTERN": (
         "With --listen-kafka: a regular expression (RE2). Groups of classic clients whose whole name matches it are "
         "managed from their first member on. Must be the same on all instances. [default: none]"
@@ -230,6 +235,7 @@ def serve(session_timeout_ms: str | None, **serve_options: str | bool | None) ->
         )
     if settings.serve.managed_groups is not None:
         group_pattern(settings.serve.managed_groups)
+    left_to_brokers(settings.serve.new_groups)
     logging.basicConfig(level=settings.serve.log_level, force=True)
     formatter = logging.Formatter(_LOG_FORMAT)
     formatter.converter = time.gmtime
@@ -536,6 +542,7 @@ def _kafka_listener(
         holds=serve_settings.kafka_hold_heartbeats,
         managed_groups=serve_settings.managed_groups,
         tree=tree,
+        new_groups=serve_settings.new_groups,
     )
     log.info("serving Kafka clients address=%s", listener.address)
     return listener

@@ -16,10 +16,11 @@ from kafka_coord.coordinator.offset_expiry import retention_in
 from kafka_coord.coordinator.pending_requests import PendingRequests
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.tolerant_reads import read_each
-from kafka_coord.errors import StoreError
-from kafka_coord.model import Request, TopicInfo
+from kafka_coord.errors import MalformedValue, StoreError
+from kafka_coord.model import GroupKind, Pause, Request, TopicInfo
 from kafka_coord.model.offsets import Retention
 from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import read_kinds
 from kafka_coord.zk.store import GetData, Store
 
 log = logging.getLogger(__name__)
@@ -152,14 +153,33 @@ def observe(
     images = read_images(store, wanted, everywhere=True)
     may_be_empty = any(not one.registered and not one.ledgers for one in images.values())
     retention = retention_in(read_each(store, [GetData(layout.RETENTION)] if may_be_empty else ()))
+    others = _of_others(store, [name for name, one in images.items() if one.assignment is None and one.registered])
     results: list[Snapshot | StoreError | None] = []
     for query in queries:
         image = images.get(query.memory.group)
         try:
-            results.append(_observed(store, query, image, retention, epoch, options) if image is not None else None)
+            found = _observed(store, query, image, retention, epoch, options) if image is not None else None
+            if found is not None and query.memory.group in others:
+                held = replace(found.observation, pause=others[query.memory.group])
+                found = replace(found, observation=held)
+            results.append(found)
         except StoreError as error:
             results.append(error)
     return results
+
+
+def _of_others(store: Store, new: Sequence[str]) -> dict[str, Pause]:
+    """Returns those of the groups without a target that are recorded as groups of another kind (ADR 59). They are held,
+    as if somebody had paused them. Read after the group's znodes: who records another kind has seen that there were
+    none. Raises :class:`StoreError`."""
+    try:
+        records = read_kinds(store, new) if new else {}
+    except MalformedValue as error:
+        return dict.fromkeys(new, Pause(reason=str(error)))
+    why = "the group is recorded as {0}; to serve these consumers, make it managed"
+    return {
+        name: Pause(reason=why.format(one.kind)) for name, one in records.items() if one.kind is not GroupKind.MANAGED
+    }
 
 
 def _observed(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 from kafka_coord.classic_groups.errors import Error, named
@@ -30,7 +30,6 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import (
-    PARTITIONS,
     TOPIC,
     AppendRefused,
     Claimed,
@@ -41,7 +40,7 @@ from kafka_coord.grouplog.term import (
 )
 from kafka_coord.grouplog.topics import LogTopics, all_subscribed_topics
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing
-from kafka_coord.model import CommittedOffset, is_gone_long_enough
+from kafka_coord.model import CommittedOffset, is_gone_long_enough, names
 from kafka_coord.model.offsets import Retention
 from kafka_coord.model.sequences import parts
 from kafka_coord.wire.batches import LogRecord
@@ -72,15 +71,7 @@ Checking = Callable[[int, Claimed], Awaitable[bool]]
 :class:`~kafka_coord.errors.StoreError` if that cannot be found out."""
 
 
-@lru_cache(maxsize=1 << 16)
-def partition_of(group_id: str) -> int:
-    """Returns a group's log partition: as in Kafka, ``abs(hash) % 50`` with Java's ``String.hashCode``."""
-    value = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
-    value = value - (1 << 32) if value & 0x80000000 else value
-    return 0 if value == -(1 << 31) else abs(value) % PARTITIONS
+partition_of = names.partition_of
 
 
 def _now_ms() -> int:

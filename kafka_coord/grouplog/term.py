@@ -44,6 +44,7 @@ from kafka_coord.errors import BrokerError, KafkaCoordError, MalformedValue, Sto
 from kafka_coord.grouplog.records import Claim, claim_record, is_claim, keep_alive_record, read_claim, read_record
 from kafka_coord.kafka.cluster import PartitionReader
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, LeadsNoMore, NotSent, RightMissing, failure, only
+from kafka_coord.model import names
 from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
 from kafka_coord.wire.messages import BadMessage, message
 from kafka_coord.zk.root import ClusterRecord
@@ -58,7 +59,7 @@ REFUSALS = TOO_LARGE | {NOT_ENOUGH_REPLICAS} | RIGHTS
 and the sizes before it assigns offsets for good (``UnifiedLog.append``). Keep this list closed: after any other code
 the records may be in the log, and a later batch with the same sequence numbers would be answered as a duplicate."""
 TOPIC = "__kafka_coord_groups"
-PARTITIONS = 50
+PARTITIONS = names.LOG_PARTITIONS
 _FIRST_PRODUCER_ID = 1 << 62
 _IDS_A_PARTITION = 1 << 40
 _EPOCH_BITS = 15

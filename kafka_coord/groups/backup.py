@@ -23,6 +23,7 @@ from kafka_coord.errors import MalformedValue, RequestRefused, SettingsError, Un
 from kafka_coord.model import CoordinatorInfo, Ledger
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import Count, JsonObject
+from kafka_coord.model.names import LOG_PARTITIONS
 from kafka_coord.model.sequences import parts
 from kafka_coord.version import __version__
 from kafka_coord.zk import layout
@@ -43,6 +44,7 @@ TAKEN = frozenset(
         "/consumers/retention",
         "/consumers/coordinator_epoch",
         "/consumers/kafka/<partition>",
+        "/consumers/kinds/<partition>",
         _G,
         f"{_G}/paused",
         f"{_G}/assignment",
@@ -71,6 +73,8 @@ LEFT_OUT: Mapping[str, str] = {
     "/consumers/heard": "it is about sessions",
     "/consumers/restored": "it is about an earlier restore",
     "/consumers/kafka": "empty",
+    "/consumers/kinds": "empty",
+    "/consumers/kinds/<partition>/<instance>": "of a session",
     "/consumers/groups": "empty",
     f"{_G}/ids": "of sessions",
     f"{_G}/ids/<consumer>": "of a session",
@@ -204,7 +208,8 @@ def _elections(store: Store) -> tuple[bool, int]:
 def _read_alone(store: Store) -> dict[str, bytes]:
     (terms,) = store.read_many([GetChildren(layout.LOG_PARTITIONS)])
     partitions = terms if isinstance(terms, tuple) else ()
-    paths = [*_ALONE, *(f"{layout.LOG_PARTITIONS}/{one}" for one in partitions)]
+    kinds = map(layout.kinds, range(LOG_PARTITIONS))
+    paths = [*_ALONE, *(f"{layout.LOG_PARTITIONS}/{one}" for one in partitions), *kinds]
     found = zip(paths, store.read_many([GetData(path) for path in paths]), strict=True)
     return {path: node.data for path, node in found if isinstance(node, Node)}
 

@@ -1,9 +1,10 @@
-"""Reads and changes client-assigned groups, by asking the instances over Kafka's protocol."""
+"""Reads and changes client-assigned and native groups, by asking the instances over Kafka's protocol."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,14 +59,14 @@ from kafka_coord.model.offsets import LogRange
 from kafka_coord.model.sequences import grouped, parts, some
 from kafka_coord.wire.consumer_protocol import subscription
 from kafka_coord.wire.messages import message
+from kafka_coord.zk.kinds import GroupRecord, read_kinds
 
-CLASSIC = "classic"
-"""The type of client-assigned groups in ListGroups."""
-_LIST, _DESCRIBE = 5, 5
+_LIST, _DESCRIBE, _DESCRIBE_CONSUMERS = 5, 5, (0, 1)
 _IN_ONE_REQUEST = 200
 _AT_ONCE = 8
 """The number of groups that a reset reads at the same time."""
 _LOOK_AGAIN_S = 0.25
+_DEAD = "Dead"
 MOST_NAMED = 20
 """A message names at most this many groups."""
 _STATES = {
@@ -73,18 +74,30 @@ _STATES = {
     "PreparingRebalance": GroupState.REBALANCING,
     "CompletingRebalance": GroupState.REBALANCING,
     "Empty": GroupState.EMPTY,
+    "Assigning": GroupState.REBALANCING,
+    "Reconciling": GroupState.REBALANCING,
 }
 _STATUS = {
     "Stable": "every member knows its assignment",
     "PreparingRebalance": "PreparingRebalance: waiting for its members to join",
     "CompletingRebalance": "CompletingRebalance: waiting for the group leader's assignment",
     "Empty": "no members; offsets are kept until their retention ends",
+    "Assigning": "Assigning: the broker computes the assignment",
+    "Reconciling": "Reconciling: members give up or take partitions",
 }
+
+
+ASKED: Mapping[GroupKind, Callable[[str], int | None]] = {
+    GroupKind.CLIENT_ASSIGNED: partition_of,
+    GroupKind.NATIVE: lambda _group: None,
+}
+"""The kinds of groups that instances are asked about, each with the partition of the groups log that stores a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """A client-assigned group, as described by its coordinator. ``kafka_state`` is Kafka's name for its state.
+    """A client-assigned or native group, as described by its coordinator. ``kafka_state`` is Kafka's name for its
+    state.
     ``subscriptions`` are the topics of each member, in any order, or ``None`` if they are unknown. ``problem`` says why
     the committed offsets are unknown, or is ``""``."""
 
@@ -97,10 +110,12 @@ class ClientGroup:
     subscriptions: tuple[frozenset[str] | None, ...]
     committed: Mapping[TopicPartition, int]
     problem: str = ""
+    kind: GroupKind = GroupKind.CLIENT_ASSIGNED
 
     @property
-    def log_partition(self) -> int:
-        return partition_of(self.group)
+    def log_partition(self) -> int | None:
+        """The partition of the groups log that stores the group."""
+        return ASKED[self.kind](self.group)
 
     @property
     def state(self) -> GroupState:
@@ -139,7 +154,7 @@ class ClientGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
-    """All client-assigned groups. The messages in ``missing`` say which groups cannot be shown, and why."""
+    """All client-assigned and native groups. The messages in ``missing`` say which groups cannot be shown, and why."""
 
     groups: tuple[ClientGroup, ...] = ()
     missing: tuple[str, ...] = ()
@@ -148,12 +163,20 @@ class ClientGroups:
     def rows(self) -> tuple[GroupRow, ...]:
         return tuple(map(_row, self.groups))
 
+    def of(self, kind: GroupKind) -> ClientGroups:
+        return replace(self, groups=tuple(one for one in self.groups if one.kind is kind))
+
 
 def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None = None) -> ClientGroups:
-    """Lists all client-assigned groups, or those ``wanted`` that exist, sorted by name, without offsets. Queries all
-    instances at once. If no instance has ever served Kafka clients, there are no groups."""
+    """Lists all client-assigned and native groups, or those ``wanted`` that exist, sorted by name, without offsets.
+    Queries all instances at once. If no instance has ever served Kafka clients, there are no groups. A group without a
+    record is native, because no instance serves it."""
     directory = instances.directory()
-    responses, silent = instances.ask_each(directory.addresses, partial(_list, wanted=wanted))
+    records = read_kinds(instances.store) if directory.is_used else {}
+    kinds = defaultdict(lambda: GroupKind.NATIVE, {name: one.kind for name, one in records.items()})
+    names = None if wanted is None else [name for name in wanted if kinds[name] in ASKED]
+    listing = partial(_list, wanted=names, chosen=lambda name: kinds[name] in ASKED)
+    responses, silent = instances.ask_each(directory.addresses, listing)
     found: dict[str, ClientGroup] = {}
     missing = [LISTS_A_PART] if any(one.is_part for one in responses.values()) else []
     failed: dict[str, str] = {}
@@ -166,7 +189,7 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
         for group in listed.groups:
             # While a log partition moves, two instances may list its groups. The leader's response takes precedence.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
-                found[group.group_id] = _group(group, broker_id, {})
+                found[group.group_id] = replace(_group(group, broker_id, {}), kind=kinds[group.group_id])
     for reason, groups in grouped(sorted(failed.keys() - found.keys()), failed.__getitem__).items():
         missing.append(f"NOT SHOWN: {_groups(groups)}, because {reason}")
     missing += _unserved(directory, silent)
@@ -215,16 +238,16 @@ class _Listed(NamedTuple):
     is_part: bool
 
 
-async def _list(ask: Ask, wanted: Sequence[str] | None) -> _Listed:
+async def _list(ask: Ask, wanted: Sequence[str] | None, chosen: Callable[[str], bool]) -> _Listed:
     names, error_code, is_part = wanted, 0, False
     if names is None:
         is_part = not await lists_all_groups(ask)
-        listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
-        names, error_code = [group.group_id for group in listed.groups], listed.error_code
+        listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")())
+        names, error_code = [one.group_id for one in listed.groups if chosen(one.group_id)], listed.error_code
     groups: list[Any] = []
     for part in parts(names, _IN_ONE_REQUEST):
         request = message("DescribeGroupsRequest")(groups=tuple(part))
-        groups += (await ask("DescribeGroups", _DESCRIBE, request)).groups
+        groups += await _with_consumers(ask, (await ask("DescribeGroups", _DESCRIBE, request)).groups)
     failed = dict.fromkeys(names, "nothing")
     for one in groups:
         failed.pop(one.group_id, None)
@@ -233,6 +256,18 @@ async def _list(ask: Ask, wanted: Sequence[str] | None) -> _Listed:
     # a group that is dead by now was deleted after it was listed
     described = [one for one in groups if not one.error_code and one.group_state in _STATES]
     return _Listed(error_code, described, failed, is_part)
+
+
+async def _with_consumers(ask: Ask, groups: Sequence[Any]) -> list[Any]:
+    """Replaces the groups that DescribeGroups calls dead, but that the brokers coordinate with KIP-848, by what
+    ConsumerGroupDescribe says of them. Its groups have no ``protocol_type``."""
+    dead = [one.group_id for one in groups if one.group_state == _DEAD]
+    if not dead:
+        return list(groups)
+    request = message("ConsumerGroupDescribeRequest")(group_ids=tuple(dead))
+    told = (await ask("ConsumerGroupDescribe", _DESCRIBE_CONSUMERS, request)).groups
+    alive = {one.group_id: one for one in told if not one.error_code}
+    return [alive.get(one.group_id, one) for one in groups]
 
 
 def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
@@ -252,7 +287,7 @@ def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Itera
 def _row(found: ClientGroup) -> GroupRow:
     return GroupRow(
         group=found.group,
-        kind=GroupKind.CLIENT_ASSIGNED,
+        kind=found.kind,
         state=found.state,
         members=len(found.members),
         partitions=sum(len(member.owned) for member in found.members),
@@ -267,7 +302,7 @@ def read_client_group(instances: AskedInstances, group: str) -> ClientGroup:
 
     async def read(ask: Ask) -> tuple[Any, Any]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
-        described = of_group(response.groups, group)
+        described = of_group(await _with_consumers(ask, response.groups), group)
         offsets = of_group(await fetch_offsets(ask, [group]), group)
         for code in (described.error_code, offsets.error_code):
             unless_moving(code)
@@ -278,7 +313,8 @@ def read_client_group(instances: AskedInstances, group: str) -> ClientGroup:
     broker_id, (described, offsets) = instances.ask_coordinator(group, read)
     if described.group_state not in _STATES:
         raise NotFound(f"no group {group!r}")
-    return _group(described, broker_id, _committed(offsets))
+    record = read_kinds(instances.store, [group]).get(group, GroupRecord(GroupKind.NATIVE))
+    return replace(_group(described, broker_id, _committed(offsets)), kind=record.kind)
 
 
 def _refusal(answer: Any) -> str:
@@ -307,7 +343,7 @@ def described(
         descriptions.append(
             GroupDescription(
                 group=found.group,
-                kind=GroupKind.CLIENT_ASSIGNED,
+                kind=found.kind,
                 state=found.state,
                 status=_STATUS[found.kafka_state] + of_type,
                 assignor=found.assignor,
@@ -328,6 +364,8 @@ def _sampled(found: GroupDescription) -> GroupOffsets:
 
 
 def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:
+    if not hasattr(described, "protocol_type"):
+        return _consumer_group(described, broker_id, committed)
     is_consumer = described.protocol_type == CONSUMER  # only consumers' metadata can be decoded
     subscribed = [subscription(one.member_metadata) if is_consumer else None for one in described.members]
     mode = Mode.INCREMENTAL if described.protocol_data.startswith("cooperative") else Mode.EAGER
@@ -360,6 +398,38 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
     )
 
 
+def _consumer_group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:
+    """Reads a group from a response to ConsumerGroupDescribe."""
+    members = [
+        MemberRow(
+            consumer=one.instance_id or one.member_id,
+            registered=True,
+            host=one.client_host.removeprefix("/") or None,
+            client=one.client_id or None,
+            channel="kafka",
+            subscription=one.subscribed_topic_regex or ", ".join(sorted(one.subscribed_topic_names)),
+            mode=str(Mode.INCREMENTAL),
+            rack=one.rack_id,
+            owned=_partitions(one.assignment),
+            target=_partitions(one.target_assignment),
+        )
+        for one in described.members
+    ]
+    subscribed = [
+        None if one.subscribed_topic_regex else frozenset(one.subscribed_topic_names) for one in described.members
+    ]
+    return ClientGroup(
+        *(described.group_id, broker_id, described.group_state, CONSUMER, described.assignor_name),
+        tuple(sorted(members, key=lambda member: member.consumer)),
+        tuple(subscribed),
+        committed,
+    )
+
+
+def _partitions(assignment: Any) -> PartitionSet:
+    return PartitionSet({one.topic_name: one.partitions for one in assignment.topic_partitions})
+
+
 class ClientAssignedVerbs(GroupVerbs):
     """The groups whose members assign the partitions. The instances coordinate them, and store them in the groups
     log."""
@@ -374,17 +444,26 @@ class ClientAssignedVerbs(GroupVerbs):
         is_used = self.instances.directory().is_used
         for group in groups:
             try:
-                found[group] = is_used and bool(read_client_group(self.instances, group))
+                found[group] = is_used and bool(self._read(group))
             except NotFound:
                 found[group] = False
         return found
 
+    def _read(self, group: str) -> ClientGroup:
+        found = read_client_group(self.instances, group)
+        if found.kind != self.kind:
+            raise NotFound(f"no {self.kind} group {group!r}")
+        return found
+
+    def _listed(self, wanted: Sequence[str] | None = None) -> ClientGroups:
+        return list_client_groups(self.instances, wanted).of(self.kind)
+
     def names(self) -> tuple[Sequence[str], Sequence[str]]:
-        listed = list_client_groups(self.instances)
+        listed = self._listed()
         return [one.group for one in listed.groups], listed.missing
 
     def list(self, cluster: Cluster, log_ranges: LogRanges | None, on_offsets: OnOffsets | None) -> ListedGroups:
-        listed = list_client_groups(self.instances)
+        listed = self._listed()
         if log_ranges is None:
             return ListedGroups(listed.rows, "", listed.missing)
         groups = with_offsets(self.instances, listed.groups)
@@ -400,7 +479,7 @@ class ClientAssignedVerbs(GroupVerbs):
         self, groups: Sequence[str], cluster: Cluster, log_ranges: LogRanges, resting: Collection[str] = ()
     ) -> tuple[Sequence[GroupOffsets], Sequence[str]]:
         del resting
-        listed = list_client_groups(self.instances, groups) if groups else ClientGroups()
+        listed = self._listed(groups) if groups else ClientGroups()
         found = with_offsets(self.instances, listed.groups)
         return [_sampled(one) for one in described(found, cluster.topics, log_ranges)], (
             *listed.missing,
@@ -415,7 +494,7 @@ class ClientAssignedVerbs(GroupVerbs):
         earlier: Cluster | None = None,
     ) -> GroupDescription:
         del presences
-        found = read_client_group(self.instances, group)
+        found = self._read(group)
         (description,) = described([found], (earlier or read_cluster(self.store)).topics, log_ranges)
         return description
 
@@ -426,13 +505,13 @@ class ClientAssignedVerbs(GroupVerbs):
         found: Sequence[ClientGroup]
         absent: Sequence[str]
         if groups is None:
-            listed = list_client_groups(self.instances)
+            listed = self._listed()
             found, absent = with_offsets(self.instances, listed.groups), listed.missing
         else:
             found, absent = [], []
             for group in groups:
                 try:
-                    found.append(read_client_group(self.instances, group))
+                    found.append(self._read(group))
                 except NotFound as error:
                     absent.append(str(error))
         topics = read_cluster(self.store).topics if found else {}
@@ -454,11 +533,11 @@ class ClientAssignedVerbs(GroupVerbs):
         _, records = read_groups_log(self.instances, partition_of(group), wanted, on_progress)
         found = decisions(map(entry_of, records), group)
         if not found:
-            read_client_group(self.instances, group)  # a group may consist of offsets only, or not exist
+            self._read(group)  # a group may consist of offsets only, or not exist
         return replace(self.actions(group), decisions=found)
 
     def committed(self, group: str) -> tuple[Mapping[TopicPartition, int], PartitionSet]:
-        offsets = read_client_group(self.instances, group).committed
+        offsets = self._read(group).committed
         return offsets, PartitionSet.of(offsets)
 
     def evict(self, group: str, consumers: Sequence[str], acting: Acting) -> Sequence[AnswerDocument]:
@@ -483,7 +562,7 @@ class ClientAssignedVerbs(GroupVerbs):
             return {}
         topics = read_cluster(self.store).topics
         with ThreadPoolExecutor(min(_AT_ONCE, len(groups)), thread_name_prefix="reset") as pool:
-            found = pool.map(partial(read_client_group, self.instances), groups)
+            found = pool.map(self._read, groups)
             return {one.group: self._resettable(one, topics, rule, acting) for one in found}
 
     def _resettable(self, one: ClientGroup, topics: Mapping[str, TopicInfo], rule: str, acting: Acting) -> Resettable:
@@ -500,7 +579,7 @@ class ClientAssignedVerbs(GroupVerbs):
         return Resettable(one.group, there, known, one.committed, one.held, " first", again, write)
 
     def convertible(self, group: str) -> Convertible:
-        found, cluster = read_client_group(self.instances, group), read_cluster(self.store)
+        found, cluster = self._read(group), read_cluster(self.store)
         gone = PartitionSet.of(tp for tp in found.committed if cluster.lacks(tp.topic))
         return Convertible(self.kind, [one.consumer for one in found.members], False, found.committed, gone)
 
@@ -510,7 +589,7 @@ class ClientAssignedVerbs(GroupVerbs):
 
     def wait_settled(self, group: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while (found := read_client_group(self.instances, group)).state not in AT_REST:
+        while (found := self._read(group)).state not in AT_REST:
             if time.monotonic() >= deadline:
                 raise Timeout(
                     f"timed out after {timeout_s:g} s waiting for group {group!r} to become stable;"
@@ -520,3 +599,19 @@ class ClientAssignedVerbs(GroupVerbs):
 
     def _record(self, action: str, group: str, acting: Acting, change: str = "") -> None:
         record(self.store, action, group, by=acting.by, reason=acting.reason, change=change)
+
+
+class NativeVerbs(ClientAssignedVerbs):
+    """The groups that the brokers coordinate. The instances pass requests through to them."""
+
+    kind = GroupKind.NATIVE
+    why_not = "the brokers coordinate it"
+    is_served_here = False
+
+    def history(self, group: str, on_progress: OnProgress) -> Trail:
+        """The brokers keep no decisions."""
+        del on_progress
+        found = self.actions(group)
+        if not found.actions:
+            self._read(group)  # it may not exist
+        return found

@@ -32,10 +32,11 @@ from kafka_coord.kafka.coordinators import (
     told_by,
     unless_moving,
 )
-from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model import GroupKind, Request, RequestType, TopicPartition
 from kafka_coord.model.histories import offsets_change
 from kafka_coord.model.sequences import parts, some
 from kafka_coord.wire.messages import message
+from kafka_coord.zk.kinds import GroupRecord, read_kinds
 from kafka_coord.zk.store import Store
 
 T = TypeVar("T")
@@ -260,12 +261,12 @@ class OwnOffsetStore:
         return sorted({*self._log.groups(), *self._managed.groups()})
 
     def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
-        managed, others = self._parted(groups)
-        return self._managed.read(managed) | self._log.read(others)
+        here, others = self._parted(groups)
+        return self._managed.read(here) | self._log.read(others)
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
-        managed, others = self._parted(wanted)
-        problems = self._managed.write({group: wanted[group] for group in managed})
+        here, others = self._parted(wanted)
+        problems = self._managed.write({group: wanted[group] for group in here})
         before = self._log.read(others)
         of_log = self._log.write({group: wanted[group] for group in others})
         for group in others:
@@ -283,6 +284,19 @@ _AT_ONCE = 500
 """The number of groups that are read or written between two progress reports."""
 
 OnProgress = Callable[[str], None]
+
+
+_COORDINATED = frozenset({GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED})
+
+
+def with_namesakes(store: Store, groups: Sequence[str]) -> list[str]:
+    """Returns those of the groups whose namesakes at the brokers are other groups: not the native ones, and not those
+    that were taken over, whose namesakes hold nothing but the fence (ADR 60)."""
+    managed = {name: GroupRecord(GroupKind.MANAGED) for name in read_cluster(store).groups}
+    records = managed | read_kinds(store, groups)
+    theirs = GroupRecord(GroupKind.NATIVE, fenced=True)
+    found = {one: records.get(one, theirs) for one in groups}
+    return [one for one, record in found.items() if record.kind in _COORDINATED and not record.fenced]
 
 
 class CopyVerdict(StrEnum):

@@ -1,4 +1,4 @@
-"""Lists the groups of both kinds, managed and client-assigned, and reads a frame of the live view."""
+"""Lists the groups of every kind, and reads a frame of the live view."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import NotFound, Timeout
 from kafka_coord.groups.client_assigned import (
     ClientAssignedVerbs,
+    NativeVerbs,
     described,
     list_client_groups,
     with_offsets,
@@ -39,6 +40,7 @@ from kafka_coord.groups.verbs import Contact, GroupOffsets, GroupVerbs, OnOffset
 from kafka_coord.model import GroupKind, PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
+from kafka_coord.zk.kinds import read_kinds
 
 DETAILED = 20
 """A frame reads the offsets of at most this many groups: those that rebalance first, then those furthest behind."""
@@ -139,7 +141,7 @@ def _owners(found: GroupDescription) -> Iterator[OwnerRow]:
 
 @dataclass(frozen=True, slots=True)
 class AllGroups:
-    """The groups of both kinds. ``rows`` are sorted by descending lag, then by name. ``lag_note`` says why some lags
+    """The groups of all kinds. ``rows`` are sorted by descending lag, then by name. ``lag_note`` says why some lags
     are unknown, and ``missing`` says which groups, or whose offsets, cannot be shown, and why."""
 
     cluster: Cluster
@@ -149,12 +151,13 @@ class AllGroups:
 
 
 class GroupDirectory:
-    """All groups. If a managed and a client-assigned group have the same name, the name means the managed group."""
+    """All groups."""
 
     def __init__(self, instances: AskedInstances) -> None:
         self.store, self._instances = instances.store, instances
         self._managed = ManagedVerbs(instances)
-        self._of: dict[str, GroupVerbs] = {one.kind: one for one in (self._managed, ClientAssignedVerbs(instances))}
+        kinds = self._managed, ClientAssignedVerbs(instances), NativeVerbs(instances)
+        self._of: dict[str, GroupVerbs] = {one.kind: one for one in kinds}
 
     def of(self, kind: str) -> GroupVerbs:
         return self._of[GroupKind(kind)]
@@ -164,17 +167,19 @@ class GroupDirectory:
         return [self.of(wanted)] if wanted is not None else list(self._of.values())
 
     def find(self, group: str, wanted: str | None = None) -> GroupVerbs:
-        """Returns the groups of the ``wanted`` kind. If that is ``None``, returns the managed groups if the group is
-        one of them. Otherwise, returns the client-assigned groups if any instance has ever served Kafka clients. Raises
-        :class:`NotFound`, which lists the existing groups, and :class:`InvalidName`."""
+        """Returns the groups of the ``wanted`` kind or, if that is ``None``, of the recorded kind. A group without a
+        record is managed if it is in ZooKeeper. Otherwise it can only be native, if any instance has ever served Kafka
+        clients. Raises :class:`NotFound`, which lists the existing groups, and :class:`InvalidName`."""
         managed = self.of(GroupKind.MANAGED)
-        if wanted is not None:
-            self.of(wanted).require_name(group)
-            return self.of(wanted)
+        record = read_kinds(self.store, [group]).get(group)
+        kind = wanted or (record.kind if record is not None else None)
+        if kind is not None:
+            self.of(kind).require_name(group)
+            return self.of(kind)
         if managed.exists([group])[group]:
             return managed
         if self._instances.directory().is_used:
-            return self.of(GroupKind.CLIENT_ASSIGNED)
+            return self.of(GroupKind.NATIVE)
         managed.require_name(group)
         snapshot_of(self.store, group)
         raise NotFound(f"no group {group!r}")

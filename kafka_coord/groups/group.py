@@ -285,7 +285,7 @@ class GroupRow(Document, kw_only=True, frozen=True):
     unreadable: int = 0
     """The number of znodes of the group that cannot be decoded."""
     kind: GroupKind
-    """``managed`` or ``client-assigned``."""
+    """``managed``, ``client-assigned`` or ``native``."""
     coordinator: int | None
     """The broker id of the instance that coordinates the group."""
     log_partition: int | None = None

@@ -9,6 +9,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,12 +24,13 @@ from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, by_topic, told_by, unless_moving
-from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
+from kafka_coord.model import GroupKind, PartitionSet, TopicPartition, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import numbers
+from kafka_coord.zk.kinds import read_kinds
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 T = TypeVar("T")
@@ -167,7 +169,10 @@ class AskedInstances:
 
         async def find(group: str) -> tuple[int, Address]:
             nonlocal asked
-            asked = self.directory().coordinator_of(group)
+            directory = self.directory()
+            record = read_kinds(self.store, [group]).get(group)
+            beside = {GroupKind.NATIVE: self._beside_its_broker}.get(record.kind) if record is not None else None
+            asked = directory.coordinator_of(group) if beside is None else await beside(directory, group)
             return asked[0], _parsed(asked[1])
 
         try:
@@ -175,6 +180,13 @@ class AskedInstances:
         except Moving as moving:
             problem = f"instance {asked[0]} at {asked[1]} still does not serve group {group!r}"
             raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
+
+    async def _beside_its_broker(self, directory: InstanceDirectory, group: str) -> tuple[int, str]:
+        """Returns the instance beside the broker that coordinates a native group. Any instance knows it."""
+        addresses = [_parsed(one) for one in directory.addresses.values()]
+        with closing(ClusterClient(addresses, broker_security(self.properties))) as cluster:
+            broker_id, address = await told_by(cluster)(group)
+        return broker_id, ":".join(map(str, address))
 
     def _run(self, work: Callable[[Coordinators], Awaitable[T]], find: Find | None = None) -> T:
         return run_with(

@@ -93,6 +93,10 @@ class GroupVerbs(ABC):
     :class:`RequestRefused` and :class:`Timeout`."""
 
     kind: ClassVar[GroupKind]
+    why_not: ClassVar[str] = "its members assign the partitions"
+    """Why some verbs are refused."""
+    is_served_here: ClassVar[bool] = True
+    """Whether the instances coordinate the groups."""
 
     def __init__(self, instances: AskedInstances) -> None:
         self.instances, self.store = instances, instances.store
@@ -274,9 +278,7 @@ class GroupVerbs(ABC):
 
     def _refused(self, what: str, group: str, acting: Acting | None = None) -> RequestRefused:
         del group, acting
-        return RequestRefused(
-            f"a {self.kind} group cannot be {what}, because its members assign the partitions; nothing was changed"
-        )
+        return RequestRefused(f"a {self.kind} group cannot be {what}, because {self.why_not}; nothing was changed")
 
 
 def _registered(found: GroupDescription) -> list[str]:

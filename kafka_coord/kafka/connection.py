@@ -138,8 +138,8 @@ class _SentRequest:
 class Line(asyncio.Protocol):
     """A connection with any number of requests in flight. ``ended`` is set when it has ended."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, client_id: str = CLIENT_ID) -> None:
+        self._loop, self._client_id = asyncio.get_running_loop(), client_id
         self._ids = itertools.count(1)
         self._waiting: dict[int, _SentRequest] = {}
         self._late: asyncio.TimerHandle | None = None
@@ -186,7 +186,7 @@ class Line(asyncio.Protocol):
         :class:`OSError`, :class:`TimeoutError` or :class:`BadMessage`."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         number = next(self._ids)
-        frame = request_frame(RequestHeader(request.api_key or 0, version, number, CLIENT_ID), request, value)
+        frame = request_frame(RequestHeader(request.api_key or 0, version, number, self._client_id), request, value)
         transport = self._transport
         if self.ended.is_set() or transport is None or transport.is_closing():
             raise Unwritten("the connection was closed")
@@ -307,8 +307,10 @@ class BrokerConnection:
     """A connection to one broker. It is opened by the first request, and again by the first request after it was
     closed. After :meth:`close`, all requests fail."""
 
-    def __init__(self, host: str, port: int, security: Renewed[BrokerSecurity] = PLAINTEXT) -> None:
-        self.host, self.port, self._security = host, port, security
+    def __init__(
+        self, host: str, port: int, security: Renewed[BrokerSecurity] = PLAINTEXT, client_id: str = CLIENT_ID
+    ) -> None:
+        self.host, self.port, self._security, self._client_id = host, port, security, client_id
         self._line: Line | None = None
         self._half_open: Line | None = None
         """The connection that is being opened, until it is authenticated."""
@@ -395,7 +397,7 @@ class BrokerConnection:
     async def _opened(self) -> Line:
         self._check_not_closed()
         security = self._security.newest()
-        line = await connect(Line, self.host, self.port, security)
+        line = await connect(partial(Line, self._client_id), self.host, self.port, security)
         self._half_open = line
         try:
             if security.mechanism is not None:

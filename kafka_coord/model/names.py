@@ -165,3 +165,33 @@ def _options(max_bytes: int) -> Any:
     options.log_errors = False
     options.max_mem = max_bytes
     return options
+
+
+COORDINATED, NATIVE = "coordinated", "native"
+
+
+def left_to_brokers(setting: str | None) -> Callable[[str], bool]:
+    """Returns whether a new group with a name is left to the brokers, by ``new_groups``: ``coordinated`` (none, as by
+    default), ``native`` (all), or ``native:PATTERN`` (those whose whole names match). Raises
+    :class:`InvalidPattern`."""
+    which, colon, pattern = (setting or COORDINATED).partition(":")
+    if which not in {COORDINATED, NATIVE} or (colon and which != NATIVE):
+        raise InvalidPattern(f"new_groups is {which[:80]!r}; use coordinated, native or native:PATTERN")
+    if colon:
+        return group_pattern(pattern, "new_groups").fits
+    return lambda _name: which == NATIVE
+
+
+LOG_PARTITIONS = 50
+"""The number of partitions of the groups log."""
+
+
+@lru_cache(maxsize=1 << 16)
+def partition_of(group_id: str, count: int = LOG_PARTITIONS) -> int:
+    """Returns a group's log partition: as in Kafka, ``abs(hash) % count`` with Java's ``String.hashCode``."""
+    value = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    value = value - (1 << 32) if value & 0x80000000 else value
+    return 0 if value == -(1 << 31) else abs(value) % count

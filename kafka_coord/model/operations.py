@@ -94,6 +94,8 @@ class GroupKind(StrEnum):
     """The coordinator assigns the partitions."""
     CLIENT_ASSIGNED = "client-assigned"
     """One member, the group leader, assigns the partitions. All members are stock Kafka clients."""
+    NATIVE = "native"
+    """The brokers coordinate the group themselves. The instances pass its requests through."""
 
 
 class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):

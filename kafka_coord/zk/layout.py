@@ -29,6 +29,7 @@ MISSING_RIGHTS = "/consumers/rights"
 RETENTION = "/consumers/retention"
 HEARD = "/consumers/heard"
 RESTORED = "/consumers/restored"
+KINDS = "/consumers/kinds"
 CLUSTER = "/consumers/cluster"
 MIRRORED_BROKERS = "/consumers/cluster/brokers"
 MIRRORED_TOPICS = "/consumers/cluster/topics"
@@ -95,6 +96,16 @@ def instance(broker_id: int) -> str:
 def log_partition(partition: int) -> str:
     """Returns the path of the znode for a partition of the groups log. The znode's version is the current term."""
     return f"{LOG_PARTITIONS}/{partition}"
+
+
+def kinds(partition: int) -> str:
+    """Returns the path of the kinds of the groups that are in a partition of the groups log."""
+    return f"{KINDS}/{partition}"
+
+
+def kinds_heard(partition: int, broker_id: int) -> str:
+    """Returns the path at which an instance says that it has heard of the kinds."""
+    return f"{KINDS}/{partition}/{broker_id}"
 
 
 def missing_right(broker_id: int) -> str:

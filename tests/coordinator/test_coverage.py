@@ -229,7 +229,7 @@ def test_a_conversion_skips_nothing_that_came_later(remembers: Subscription | No
         store.set(layout.offsets(GROUP), Coverage().with_also([remembers]).to_bytes())
     committed = [TopicPartition("fares", 0), TopicPartition("fares", 1)]
     for _ in range(2):  # also when it is repeated
-        begin_adoption(store, GROUP, committed, "an operator asked", Check(claim, 0))
+        begin_adoption(store, GROUP, committed, "an operator asked", Check(claim, 0), keeps=True)
     start = read_start_offsets(store, GROUP, PartitionSet({"fares": {0, 1}}), FARES, {})
     store.multi((*start.parent, *start.prepare["fares"], *write_ops(GROUP, dict.fromkeys(committed, 7), ())))
     members = {"c1": Member("c1", 7, Subscription.to(["fares", "flights"]))}

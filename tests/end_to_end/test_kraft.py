@@ -6,7 +6,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,14 +20,13 @@ from kafka_coord.dev.cluster.kafka import KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.errors import DevClusterError, StoreError
+from kafka_coord.errors import DevClusterError
 from kafka_coord.grouplog.trees import EPOCH_MARGIN
 from kafka_coord.zk import layout
 from kafka_coord.zk.root import ClusterRecord, Source
 from kafka_coord.zk.session import connect
-from kafka_coord.zk.store import Store
 from tests.cli.running import run as cli
-from tests.waiting import eventually
+from tests.waiting import delete_all, eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 
@@ -190,19 +189,6 @@ def test_a_lost_tree_is_replaced_only_by_name_and_the_groups_log_goes_on(
     audited = cli("audit", "--group-log", "-z", kraft.zookeeper)
     assert audited.code == 0, audited.out
     instance.stop()
-
-
-def delete_all(store: Store, path: str) -> None:
-    """Deletes the znode and what is below it, also what running instances create meanwhile."""
-
-    def gone() -> bool:
-        with suppress(StoreError):
-            for name in store.children(path):
-                delete_all(store, f"{path}/{name}")
-            store.delete(path)
-        return store.exists(path) is None
-
-    eventually(gone)
 
 
 def listens(address: str) -> bool:

@@ -20,7 +20,7 @@ from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.frames import RequestHeader, peek, read_header, request_frame
 from kafka_coord.wire.messages import BadMessage, message
-from tests.frontends.kafka.callers import Everything, NoManagedGroups
+from tests.frontends.kafka.callers import Everything, NoManagedGroups, NoNativeGroups
 from tests.fuzzing.mutations import Form
 from tests.fuzzing.target import Target
 from tests.wire.values import random_message
@@ -132,7 +132,9 @@ class _Front:
         instances = _Known(lambda: BrokerConnection("localhost", 1), 1, dict)
         manager = GroupMetadataManager(instances._connect, _never, _never, _never, "fuzz", GroupLimits())
         manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]
-        self.coordinator = GroupCoordinator(manager, instances, NoManagedGroups(), statistics=self.clients.statistics)
+        self.coordinator = GroupCoordinator(
+            manager, instances, NoManagedGroups(), statistics=self.clients.statistics, native=NoNativeGroups()
+        )
 
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         protocol.connection_made(_Transport())

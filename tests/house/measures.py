@@ -218,7 +218,7 @@ MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
     "places that fork on a group's kind": (lambda root: len(list(forks(root))), 5, 6),
     "returns in a JoinGroup's walk through a client-assigned group": (
         lambda root: len(list(returns_of_a_join(root))),
-        5,
+        4,
         4,
     ),
     "readers of a managed group's znodes": (lambda root: len(list(readers(root))), 1, 1),

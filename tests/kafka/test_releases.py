@@ -15,7 +15,7 @@ from kafka_coord.dev.cluster.jars import KAFKA_4_VERSION, KAFKA_VERSION, class_p
 from kafka_coord.dev.cluster.kafka import Broker, KafkaBroker, KafkaSettings, KraftBroker
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import DevClusterError
-from kafka_coord.frontends.kafka import access, broker_settings, group_requests, instances
+from kafka_coord.frontends.kafka import access, instances, native
 from kafka_coord.grouplog import term
 from kafka_coord.groups import copies
 from kafka_coord.groups.copies import CopyPosition, KafkaOffsetStore
@@ -50,14 +50,14 @@ SENT: list[tuple[str, int | Versions, str]] = [
     ("Produce", term._PRODUCE, "0.11.0.3"),
     ("CreateTopics", cluster._CREATE_TOPICS, "0.11.0.3"),
     ("CreateTopics", instances._CREATE_TOPICS, "0.11.0.3"),
-    ("DescribeConfigs", broker_settings._DESCRIBE_CONFIGS, "0.11.0.3"),
+    ("DescribeConfigs", instances._DESCRIBE_CONFIGS, "0.11.0.3"),
     ("DescribeConfigs", metadata._DESCRIBE_CONFIGS, "0.11.0.3"),
     ("DescribeAcls", access._DESCRIBE_ACLS, "0.11.0.3"),
     ("DescribeGroups", 0, "0.11.0.3"),
     ("Heartbeat", 0, "0.11.0.3"),
     ("OffsetDelete", 0, "2.8.2"),
     ("FindCoordinator", coordinators._FIND, "0.11.0.3"),
-    ("FindCoordinator", group_requests._FIND_COORDINATOR, "0.11.0.3"),
+    ("FindCoordinator", native._FIND_COORDINATOR, "0.11.0.3"),
     ("ListGroups", copies._LIST, "0.11.0.3"),
     ("DescribeGroups", copies._DESCRIBE, "0.11.0.3"),
     ("OffsetCommit", copies._COMMIT, "0.11.0.3"),

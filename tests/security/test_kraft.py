@@ -112,6 +112,7 @@ OF_INSTANCE = [
     rule(ResourceType.TOPIC, LOG, AclOperation.CREATE),
     rule(ResourceType.TOPIC, LOG, AclOperation.DESCRIBE_CONFIGS),
     rule(ResourceType.TOPIC, "*", AclOperation.DESCRIBE),
+    rule(ResourceType.GROUP, "*", AclOperation.DESCRIBE),
     rule(ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE_CONFIGS),
 ]
 OF_ALICE = [

@@ -143,6 +143,7 @@ def populate(store: KazooStore) -> None:
         layout.RETENTION,
         layout.HEARD,
         layout.missing_right(1),
+        layout.kinds_heard(1, 1),
         layout.MIRROR_TROUBLE,
         layout.CHANGED,
         f"{layout.MIRRORED_BROKERS}/1",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kafka_coord.testing import FakeCluster
-from kafka_coord.testing.real_cluster import RealCluster
+from kafka_coord.testing.fixtures import RealCluster
 
 _numbers = itertools.count(1)
 

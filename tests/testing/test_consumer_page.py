@@ -20,7 +20,7 @@ import pytest
 import kafka_coord
 from kafka_coord.errors import NoNode
 from kafka_coord.testing import FakeCluster
-from kafka_coord.testing.real_cluster import RealCluster
+from kafka_coord.testing.fixtures import RealCluster
 from kafka_coord.zk import connect, layout
 from tests.waiting import eventually
 

@@ -19,6 +19,8 @@ _COMMANDS = {
     "settings": ("kafka_coord.cli.groups.operate:settings", "Show or change a group's settings."),
     "reset-offsets": ("kafka_coord.cli.groups.reset:reset_offsets", "Set committed offsets by a rule."),
     "convert": ("kafka_coord.cli.groups.operate:convert", "Make a group managed, or client-assigned."),
+    "take-over": ("kafka_coord.cli.groups.operate:take_over", "Take native groups over while they run."),
+    "give-back": ("kafka_coord.cli.groups.operate:give_back", "Give groups back to the brokers while they run."),
     "import": ("kafka_coord.cli.groups.copying:import_command", "Copy committed offsets from the brokers' own groups."),
     "export": ("kafka_coord.cli.groups.copying:export_command", "Copy committed offsets to the brokers' own groups."),
     "delete-offsets": ("kafka_coord.cli.groups.operate:delete_offsets", "Delete committed offsets."),

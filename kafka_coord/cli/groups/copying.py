@@ -101,7 +101,7 @@ def _copy(
     timeout_s: float,
     output: Format,
 ) -> None:
-    from kafka_coord.groups.copies import CopyVerdict, compare, copy
+    from kafka_coord.groups.copies import CopyVerdict, compare, copy, with_namesakes
 
     if not chosen:
         raise SettingsError(f"add {place}, which is the only supported choice")
@@ -113,7 +113,8 @@ def _copy(
     with open_store(settings) as store:
         kafka, own = _offset_stores(store, settings, timeout_s)
         source, target = (own, kafka) if to_kafka else (kafka, own)
-        copies = compare(source, target, groups or source.groups(), kafka.existing, note, overwrite=overwrite)
+        chosen_groups = groups or with_namesakes(store, source.groups())
+        copies = compare(source, target, chosen_groups, kafka.existing, note, overwrite=overwrite)
         if groups and (without := [one.group for one in copies if not one.rows and not one.problem]):
             raise NotFound(f"{source.name} have no committed offsets for {', '.join(without)}; nothing was changed")
         problems = {one.group: one.problem for one in copies if one.problem and (one.rows or groups)}

@@ -50,6 +50,7 @@ from kafka_coord.groups.requests import resume as resume_groups
 from kafka_coord.groups.verbs import Convertible, DryRun, Verb, dry_pauses
 from kafka_coord.model import GroupKind, GroupSettings, PartitionSet
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import group_pattern
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import read_retention
@@ -419,12 +420,22 @@ def _set_pauses(targets: tuple[str, ...], *, pauses: bool, dry_run: bool, reason
     everywhere = targets == (EVERYWHERE,)
     with open_groups() as directory:
         store = directory.store
+
+        def act_on(target: str) -> None:
+            try:
+                act(store, target, by=who(), reason=reason)
+            except NotFound:
+                groups = directory.find(target)
+                if groups.exists([target])[target]:  # its kind says why it cannot be
+                    (groups.pause if pauses else groups.resume)(target, acting(reason, wait_s or 0.0))
+                raise
+
         if dry_run:
             found, _ = directory.names() if everywhere else ([(one, directory.find(one)) for one in targets], [])
             # a managed group comes after one of the same name
             _show_dry_run(Format.TABLE, dry_pauses(dict(found), pauses=pauses))
             return False
-        _each(targets, lambda target: act(store, target, by=who(), reason=reason))
+        _each(targets, act_on)
         if wait_s is not None:
             for one in read_cluster(store).groups if everywhere else targets:
                 wait_until(store, one, rest, what=what, timeout_s=wait_s)
@@ -459,7 +470,7 @@ _MOVES, _GONE = "moves", "does not move, because the topic was deleted or recrea
 @click.command()
 @any_group_argument
 @click.option(
-    "--to", "wanted", type=click.Choice([str(one) for one in GroupKind]), required=True, help="The kind to convert to."
+    "--to", "wanted", type=click.Choice(["managed", "client-assigned"]), required=True, help="The kind to convert to."
 )
 @click.option("--dry-run", is_flag=True, help="Only show the offsets that would move. This is the default.")
 @click.option("--execute", is_flag=True, help="Convert the group.")
@@ -516,3 +527,69 @@ def _rows(group: str, found: Convertible) -> list[dict[str, Any]]:
         }
         for tp in PartitionSet.of(found.offsets) | found.gone
     ]
+
+
+def _moving(name: str, source: GroupKind, to: GroupKind, text: str) -> click.Command:
+    """Returns a command that moves groups of one kind to another while they run."""
+
+    @click.command(name, help=text)
+    @click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="[GROUP…]")
+    @click.option("--matching", metavar="REGEX", help="Move the groups whose whole names match.")
+    @click.option("--all", "everywhere", is_flag=True, help=f"Move all {source} groups.")
+    @click.option("--execute", is_flag=True, help="Move them. Without it, only show what would move.")
+    @reason_option
+    @timeout_option(60.0, "How long to wait for each group.")
+    @connection_options
+    def move(
+        groups: tuple[str, ...], matching: str | None, everywhere: bool, execute: bool, reason: str, timeout_s: float
+    ) -> None:
+        if sum(map(bool, (groups, matching, everywhere))) != 1:
+            raise SettingsError("name groups, or give --matching, or --all")
+        with open_groups() as directory:
+            names: Sequence[str] = groups
+            if not groups:
+                fits = group_pattern(matching or ".*", "--matching").fits
+                names = [one for one in directory.of(source).names()[0] if fits(one)]
+
+            def act(group: str) -> None:
+                if not execute:
+                    click.echo("; ".join(directory.find(group).dry_verb(group).effects))
+                    return
+                answer = directory.convert(group, to, acting(reason, timeout_s))
+                click.echo(f"{answer.result}: {answer.message}")
+
+            _each(names, act)
+        if not execute:
+            note(f"nothing was changed; --execute makes {counted(len(names), 'group')} {to}")
+
+    return move
+
+
+take_over = _moving(
+    "take-over",
+    GroupKind.NATIVE,
+    GroupKind.CLIENT_ASSIGNED,
+    """Take native groups over from the brokers, while they run.
+
+    The members keep their partitions and go on; the group is frozen for less than 5 seconds. All of them must use the
+    instances, with the classic protocol. If anything stands in the way, nothing is changed. Afterwards, nobody can join
+    the brokers' group of that name until `give-back`.
+
+    \b
+    kafka-coord groups take-over delays
+    kafka-coord groups take-over --matching 'orders-.*' --execute --reason "as planned"
+    """,
+)
+give_back = _moving(
+    "give-back",
+    GroupKind.CLIENT_ASSIGNED,
+    GroupKind.NATIVE,
+    """Give client-assigned groups back to the brokers, while they run.
+
+    The members rejoin once, and the brokers hand out no partition before all of them are back. Make a managed group
+    client-assigned first (see `convert`).
+
+    \b
+    kafka-coord groups give-back delays --execute
+    """,
+)

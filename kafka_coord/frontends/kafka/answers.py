@@ -230,7 +230,7 @@ def described(
     )
 
 
-def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
+def listed(groups: Iterable[Listed], request: Any, error: int) -> Any:
     """Builds the response to ListGroups, filtered by the requested states and types."""
     form = message("ListGroupsResponse")
     of_group = form.struct("ListedGroup")

@@ -85,10 +85,11 @@ class BrokerEnd(asyncio.Protocol):
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._buffer)
 
-    def pass_answer(self, api_key: int, version: int) -> bool:
-        """Passes on the bytes of the next response that have arrived. Returns whether the response is complete."""
+    def pass_answer(self, api_key: int, version: int, change: Patch | None = None) -> bool:
+        """Passes on the bytes of the next response that have arrived, or changes it. Returns whether the response is
+        complete."""
         if not self._left:
-            patch = self._patches.get(api_key, version)
+            patch = change or self._patches.get(api_key, version)
             if patch is not None:
                 return self._pass_patched(patch, version)
             if len(self._buffer) < _LENGTH:

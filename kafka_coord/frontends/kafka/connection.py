@@ -33,6 +33,7 @@ from kafka_coord.frontends.kafka.access import (
 )
 from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.clients import CLOSING_S
+from kafka_coord.frontends.kafka.native import PassedOn
 from kafka_coord.frontends.kafka.routing import (
     CHANGES_TOPICS,
     FETCH,
@@ -64,14 +65,15 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A request that needs a response. If this instance itself answers the request, ``answer`` is the response, and
-    ``ended`` is when it was ready."""
+    """A request that needs a response, ``from_broker`` or from this instance. If this instance itself answers it,
+    ``answer`` is the response, and ``ended`` is when it was ready."""
 
     from_broker: bool
     api_key: int
     version: int
     began: float
     answer: bytes | None = None
+    passed: PassedOn | None = None
     ended: float | None = None
 
 
@@ -247,6 +249,8 @@ class ClientConnection(asyncio.Protocol):
                 self._raw.close()
                 asyncio.get_running_loop().call_later(CLOSING_S, self._raw.abort)
         self._buffer.clear()
+        for passed in [slot.passed for slot in self._slots if slot.passed is not None]:
+            passed.end()
         self._slots.clear()
         self._count_kept()
         self._clients.departed(self, reason)
@@ -385,7 +389,13 @@ class ClientConnection(asyncio.Protocol):
         self._count_kept()
         reason = "an internal error"
         try:
-            slot.answer = await self._listener.coordinator.answer(frame, self)
+            answer = await self._listener.coordinator.answer(frame, self)
+            if isinstance(answer, PassedOn):
+                slot.passed = answer
+                (await self._reached_broker()).write(len(frame).to_bytes(_LENGTH, "big") + frame)
+                slot.from_broker = True
+            else:
+                slot.answer = answer
         except (BadMessage, BrokerError, OSError) as error:
             reason = str(error)
         except asyncio.CancelledError:
@@ -397,11 +407,12 @@ class ClientConnection(asyncio.Protocol):
             self._held = None
         else:
             self._task, self._held = self._held, None
-            slot.ended = time.monotonic()
-        if slot.answer is None:
+            slot.ended = None if slot.from_broker else time.monotonic()
+        if slot.answer is not None:
+            self._answers_waiting += len(slot.answer)
+        elif not slot.from_broker:
             self.end(reason)
             return
-        self._answers_waiting += len(slot.answer)
         self.forward_answers()
         self._take()
         self._end_if_answered()
@@ -485,7 +496,8 @@ class ClientConnection(asyncio.Protocol):
         while self._slots and not self._takes_no_more and not self._ended:
             slot = self._slots[0]
             if slot.from_broker:
-                if broker is None or not broker.pass_answer(slot.api_key, slot.version):
+                change = slot.passed.change if slot.passed is not None else None
+                if broker is None or not broker.pass_answer(slot.api_key, slot.version, change):
                     break
             elif slot.answer is None:
                 if broker is not None:
@@ -495,6 +507,8 @@ class ClientConnection(asyncio.Protocol):
                 self._answers_waiting -= len(slot.answer)
                 self.write(slot.answer)
             self._slots.popleft()
+            if slot.passed is not None:
+                slot.passed.end()
             if slot.api_key in CHANGES_TOPICS:
                 self._listener.topics_changed.set()
             self._statistics.took(slot.api_key, (slot.ended or time.monotonic()) - slot.began)

@@ -1,4 +1,4 @@
-"""Converts groups: as operators ask, by name, and where a group has members of both kinds."""
+"""Converts groups: as operators ask, and by name."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.events import Leave
 from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState
 from kafka_coord.coordinator.plan.reasons import counted
-from kafka_coord.errors import StoreError
+from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.group import GroupError
 from kafka_coord.frontends.kafka.groups import Groups
-from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL
+from kafka_coord.frontends.kafka.managed.classic import PROTOCOL
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
+from kafka_coord.frontends.kafka.moving import MoveRefused, Moves
+from kafka_coord.frontends.kafka.native import KindFinder, Kinds
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.model import GroupKind, Request
 
@@ -46,38 +45,30 @@ class Conversions:
         groups: Groups,
         client_assigned: ClientAssignedGroups,
         managed: ManagedGroups,
+        kinds: Kinds,
+        finder: KindFinder,
+        moves: Moves,
         matches_managed: Callable[[str], bool],
     ) -> None:
         self._groups, self._client_assigned, self._managed = groups, client_assigned, managed
+        self._kinds, self._finder = kinds, finder
         self._manager, self._matches_managed = client_assigned.manager, matches_managed
         self._converters = {
-            GroupKind.CLIENT_ASSIGNED: (GroupKind.MANAGED, self._give_back),
-            GroupKind.MANAGED: (GroupKind.CLIENT_ASSIGNED, self._make_managed),
+            (GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED): self._give_back,
+            (GroupKind.CLIENT_ASSIGNED, GroupKind.MANAGED): self._make_managed,
         }
-        """What each kind of group is made of, and how."""
-
-    async def end_in_both(self) -> None:
-        """Ends the client-assigned groups that also have members in ZooKeeper, because every record is read twice
-        there. Their clients rejoin and become members of the managed group. Spares groups whose clients use their own
-        assignors, because a managed group would refuse those clients. Raises :class:`StoreError`."""
-        here = self._manager.groups()
-        for name in [*here.keys() & set(self._managed.groups)]:
-            metadata = here[name].metadata
-            if not metadata.has_members or metadata.protocol_name not in ASSIGNORS or not self._groups.serves(name):
-                continue
-            if (await self._managed.administration.registered(name)).protocols:
-                members = tuple((one, None) for one in metadata.members)
-                log.warning(
-                    "moving client-assigned members to the managed group of the same name group=%s members=%d",
-                    *(name, len(members)),
-                )
-                with suppress(GroupError):
-                    await self._client_assigned.ask(name, partial(Leave, leaving=members))
+        self._moves_of = {
+            (GroupKind.NATIVE, GroupKind.CLIENT_ASSIGNED): moves.take_over,
+            (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE): moves.give_back,
+        }
+        """How a group of one kind becomes one of another, without members, and while it runs."""
 
     async def take_over_by_name(self) -> None:
         """Takes over the empty groups whose names match ``managed_groups``, so that consumers that use ZooKeeper find
         their offsets. Ignores groups with other protocol types, such as those of Kafka Connect."""
         for name, group in self._manager.groups().items():
+            if not self._kinds.are(GroupKind.CLIENT_ASSIGNED, name):
+                continue
             metadata = group.metadata
             is_empty = metadata.state is ClassicState.EMPTY and metadata.protocol_type in {None, "", CONSUMER}
             if not is_empty or not self._matches_managed(name) or self._manager.is_writing(name):
@@ -108,20 +99,30 @@ class Conversions:
         name = asked.group
         if self._manager.availability(name) is not Error.NONE:
             return None
-        stored_as = {
-            GroupKind.CLIENT_ASSIGNED: self._manager.has(name),
-            GroupKind.MANAGED: name in self._managed.groups,
-        }
-        if not any(stored_as.values()):
+        try:
+            is_now = await self._finder.found(name)
+        except GroupError as error:
+            return _unfinished(name, error.error.name)
+        if is_now is None:
             return _refused(f"there is no group {name}")
+        kind = asked.to or GroupKind.MANAGED
+        move = self._moves_of.get((is_now, kind))  # it waits for what is being written
+        if self._groups.is_changing(name, or_writing=move is None):
+            return _refused(f"group {name} is being changed; try again")
+        if is_now is kind:
+            return _done(f"group {name} is already {kind}")
+        if move is not None:
+            try:
+                return _done(f"group {name} is {kind} now, with {await move(name)}")
+            except MoveRefused as reason:
+                return _refused(f"group {name} was not moved: {reason}")
         machine = self._manager.group(name)
         if machine is not None and machine.metadata.has_members:
             return _refused(_in_the_way(name, machine.metadata.members))
-        if self._groups.is_changing(name):
-            return _refused(f"group {name} is being changed; try again")
-        kind = asked.to or GroupKind.MANAGED
-        source, convert = self._converters[kind]
-        return await convert(asked) if stored_as[source] else _done(f"group {name} is already {kind}")
+        convert = self._converters.get((is_now, kind))
+        if convert is None:
+            return _refused(f"group {name} is {is_now}; make it {GroupKind.CLIENT_ASSIGNED} first")
+        return await convert(asked)
 
     async def _make_managed(self, asked: Request) -> Converted | None:
         name, count = asked.group, len(self._manager.offsets(asked.group))
@@ -168,7 +169,9 @@ class Conversions:
                 # do not delete the copies if the removal fails: if it was refused, they do no harm; if it was partial,
                 # they are the only copies
                 why_not = await administration.remove(name, asked, max(asked.unchanged_since, group.zxid))
-            except StoreError as failure:
+                if not why_not:
+                    await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED)
+            except (StoreError, MalformedValue) as failure:
                 return _unfinished(name, str(failure))
             if why_not:
                 return _unfinished(name, why_not)

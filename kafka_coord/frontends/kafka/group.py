@@ -53,22 +53,25 @@ def refuse(error: Error) -> None:
 
 class Why(NamedTuple):
     """Why a request looks for a group. If ``waits`` is set, it waits while the group moves; if ``vouched`` is set, it
-    may be answered from memory without any other proof. A client that joins may convert the group: the history then
-    records ``newcomer``. A classic one says its ``protocol_type``."""
+    may be answered from memory without any other proof; if ``creates`` is set, the group exists from then on. A client
+    that joins may convert the group: the history then records ``newcomer``. A classic one says its
+    ``protocol_type``."""
 
     waits: bool = False
     vouched: bool = False
+    creates: bool = False
     newcomer: str = ""
     protocol_type: str | None = None
     is_kip_848: bool = False
 
 
 LOOKS = Why()
+COMMITS = Why(creates=True)
 DELETES = Why(vouched=True)
 TAKES_PART = Why(waits=True, vouched=True)
 BEATS = TAKES_PART._replace(is_kip_848=True)
-JOINS_BY_BEAT = BEATS._replace(newcomer="a KIP-848 client is joining")
-JOINS = TAKES_PART._replace(newcomer="a classic client is joining")
+JOINS_BY_BEAT = BEATS._replace(creates=True, newcomer="a KIP-848 client is joining")
+JOINS = TAKES_PART._replace(creates=True, newcomer="a classic client is joining")
 
 
 class By(typing.Protocol):

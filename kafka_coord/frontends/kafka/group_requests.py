@@ -31,6 +31,7 @@ from kafka_coord.frontends.kafka.clients import Statistics
 from kafka_coord.frontends.kafka.conversions import Conversions
 from kafka_coord.frontends.kafka.group import (
     BEATS,
+    COMMITS,
     DELETES,
     JOINS,
     JOINS_BY_BEAT,
@@ -55,6 +56,8 @@ from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN
 from kafka_coord.frontends.kafka.managed.members import fresh_member_id
 from kafka_coord.frontends.kafka.managed.views import GroupView, described, topics_of
+from kafka_coord.frontends.kafka.moving import Moves
+from kafka_coord.frontends.kafka.native import KindFinder, Kinds, NativeGroups, PassedOn
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.model import CommittedOffset
@@ -77,8 +80,6 @@ _LIST_WITH_STATES = 4
 WRITTEN_WITHIN_S = 2.0
 """How long a planned stop waits for changes that are being written to the groups log, in seconds."""
 _WRITTEN_CHECK_S = 0.005
-_FIND_COORDINATOR = 1
-"""A version that all brokers since 0.11 support."""
 
 
 class GroupCoordinator:
@@ -98,7 +99,9 @@ class GroupCoordinator:
         statistics: Statistics | None = None,
         *,
         holds: bool = True,
+        native: NativeGroups | None = None,
         is_managed_by_name: Callable[[str], bool] = lambda _name: False,
+        left_to_brokers: Callable[[str], bool] = lambda _name: False,
         on_elsewhere: Callable[[], None] = lambda: None,
     ) -> None:
         self.holds = holds
@@ -107,8 +110,12 @@ class GroupCoordinator:
         self._on_elsewhere = on_elsewhere
         matches: Callable[[str], bool] = lambda name: is_legal(name) and is_managed_by_name(name)  # noqa: E731
         self.client_assigned = ClientAssignedGroups(manager, managed.administration.record)
-        self.groups = Groups(manager, instances, self.client_assigned, managed, matches, on_elsewhere)
-        self.conversions = Conversions(self.groups, self.client_assigned, managed, matches)
+        self.native = native or NativeGroups(instances, Kinds())
+        finder = KindFinder(manager, managed.groups, self.native, matches, left_to_brokers)
+        self.groups = Groups(manager, instances, self.client_assigned, managed, self.native, finder, on_elsewhere)
+        self.moves = Moves(self.groups, self.client_assigned, self.native, instances)
+        kinds = self.native.kinds, finder, self.moves
+        self.conversions = Conversions(self.groups, self.client_assigned, managed, *kinds, matches)
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
             "ConsumerGroupDescribe": self.handle_consumer_group_describe,
             "ConsumerGroupHeartbeat": self.handle_consumer_group_heartbeat,
@@ -127,9 +134,9 @@ class GroupCoordinator:
             "TxnOffsetCommit": self.handle_commit_offsets_in_transaction,
         }
 
-    async def answer(self, frame: bytes, client: Caller) -> bytes:
-        """Answers a request. Takes and returns whole frames. Raises :class:`BadMessage`, and :class:`OSError` if the
-        broker cannot be asked about the client's permissions."""
+    async def answer(self, frame: bytes, client: Caller) -> bytes | PassedOn:
+        """Answers a request, or returns a token if the broker is to answer it. Takes and returns whole frames. Raises
+        :class:`BadMessage`, and :class:`OSError` if the broker cannot be asked about the client's permissions."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
@@ -137,9 +144,11 @@ class GroupCoordinator:
         form = message(f"{name}Request")
         header, at = read_header(frame, flexible=version in form.flexible)
         call = Call(header, form.decode(frame, version, at), client)
+        if (passed := await self.native.passes(name, call)) is not None:
+            return passed
         self.client_assigned.tool_commits.asked(name, call)
         try:
-            response = await self._handlers[name](call)
+            response = await self.native.answered(name, call, self._handlers[name])
         except GroupError as refusal:
             response = _REFUSED[name](call, refusal)
         self._statistics.told(name, response)
@@ -166,25 +175,19 @@ class GroupCoordinator:
         request = call.request
         keys = request.coordinator_keys if call.version >= 4 else (request.key,)
         if request.key_type == _TRANSACTION:
-            results = [(key, *await self._transaction_coordinator(call, key)) for key in keys]
+            results = [(key, *await self.native.coordinator_of(call, key, _TRANSACTION)) for key in keys]
         elif request.key_type == _GROUP:
-            denied = await call.client.access.denied_groups(Operation.DESCRIBE, keys)
-            failed = Error.GROUP_AUTHORIZATION_FAILED, answers.NOWHERE
-            results = [(key, *(failed if key in denied else await self._coordinator_of(key))) for key in keys]
+            results = [(key, *await self._coordinator_of(call, key)) for key in keys]
         else:
             results = [(key, Error.INVALID_REQUEST, answers.NOWHERE) for key in keys]
         return answers.coordinators(results, call.version)
 
-    async def _transaction_coordinator(self, call: Call, key: str) -> tuple[int, Node]:
-        """Asks the broker, as the client, for the coordinator of a transactional id."""
-        request = message("FindCoordinatorRequest")(key=key, key_type=_TRANSACTION)
-        response = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, request)
-        node = self._instances.node(response.node_id, response.host, response.port)
-        if response.error_code or node is None:
-            return response.error_code or Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE
-        return Error.NONE, node
-
-    async def _coordinator_of(self, group_id: str) -> tuple[int, Node]:
+    async def _coordinator_of(self, call: Call, group_id: str) -> tuple[int, Node]:
+        await self.native.kinds.wait_known(group_id)
+        if self.native.is_meant(call, group_id):
+            return await self.native.coordinator_of(call, group_id, _GROUP)
+        if await call.client.access.denied_groups(Operation.DESCRIBE, (group_id,)):
+            return Error.GROUP_AUTHORIZATION_FAILED, answers.NOWHERE
         self._on_elsewhere()  # clients ask when their coordinator fails or moves
         try:
             node = await self._instances.coordinator_of(partition_of(group_id))
@@ -273,7 +276,7 @@ class GroupCoordinator:
             who = Who(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
             commit = Commit(who, offsets, topic_ids, call.version >= _COMMIT_WITH_EPOCHS)
             try:
-                errors |= await self._through(request.group_id, LOOKS, lambda group: group.commit(commit, call))
+                errors |= await self._through(request.group_id, COMMITS, lambda group: group.commit(commit, call))
             except GroupError as refusal:
                 error = refusal.error
         return answers.per_partition("OffsetCommit", request.topics, error, errors)
@@ -433,7 +436,8 @@ class GroupCoordinator:
             names -= await access.denied_groups(Operation.DESCRIBE, names)
         types = frozenset(kind.lower() for kind in call.request.types_filter)
         rows = await self.groups.listed(names, types, with_states=call.version >= _LIST_WITH_STATES)
-        return answers.listed(rows, call.request, loading)
+        error, native = await self.native.listed_by_broker(call, names)
+        return answers.listed([*rows, *native], call.request, loading or error)
 
     async def handle_delete_groups(self, call: Call) -> Any:
         form = message("DeleteGroupsResponse")
@@ -447,6 +451,7 @@ class GroupCoordinator:
             await self._through(name, DELETES, lambda group: group.delete(call))
         except GroupError as refusal:
             return refusal.error
+        await self.native.kinds.forget(name)
         return Error.NONE
 
     # --- terms -------------------------------------------------------------------------------------------------------
@@ -462,6 +467,8 @@ class GroupCoordinator:
         self._manager.close()
 
     async def close(self) -> None:
+        await self.moves.close()
+        self.native.close()
         await self.client_assigned.close()
 
 
@@ -482,6 +489,7 @@ def _refused_heartbeat(_call: Call, refusal: GroupError) -> Any:
 
 
 _REFUSED: dict[str, Callable[[Call, GroupError], Any]] = {
+    "AddOffsetsToTxn": lambda _call, refusal: message("AddOffsetsToTxnResponse")(error_code=refusal.error),
     "ConsumerGroupHeartbeat": lambda _call, refusal: answers.refused_heartbeat(refusal.error, refusal.message),
     "Heartbeat": _refused_heartbeat,
     "JoinGroup": _refused_join,
@@ -490,6 +498,9 @@ _REFUSED: dict[str, Callable[[Call, GroupError], Any]] = {
     "OffsetCommit": lambda call, refusal: answers.per_partition("OffsetCommit", call.request.topics, refusal.error),
     "OffsetDelete": lambda _call, refusal: message("OffsetDeleteResponse")(error_code=refusal.error),
     "SyncGroup": _refused_sync,
+    "TxnOffsetCommit": lambda call, refusal: answers.per_partition(
+        "TxnOffsetCommit", call.request.topics, refusal.error
+    ),
 }
 """Builds the response to a request that is refused as a whole."""
 

@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from functools import partial
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.group import LOOKS, AnyGroup, GroupError, KindChanged, Listed, Loading, Why, refuse
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
+from kafka_coord.frontends.kafka.native import KindFinder, NativeGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.topics import current_offsets
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.model.names import is_legal
+from kafka_coord.model.sequences import grouped
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +29,11 @@ LOADED_WITHIN_S = 5.0
 _KNOWN_CHECK_S = 0.02
 _CLAIMED_WITHIN_S, _HANDED_OVER_WITHIN_S, _STOP_CHECK_S = 1.0, 3.0, 0.2
 
-Kind = ClientAssignedGroups | ManagedGroups
-
 
 class Groups:
     """Finds groups. Use only on the event loop. ``instances`` knows whether this instance is about to stop: its clients
-    must then find another coordinator. ``matches_managed`` returns whether a group's name matches the setting
-    ``managed_groups``. ``on_elsewhere`` is called when a request names a group that this instance does not
-    coordinate."""
+    must then find another coordinator. ``finder`` says which kind a group without a record is of. ``on_elsewhere``
+    is called when a request names a group that this instance does not coordinate."""
 
     def __init__(
         self,
@@ -42,12 +41,17 @@ class Groups:
         instances: Instances,
         client_assigned: ClientAssignedGroups,
         managed: ManagedGroups,
-        matches_managed: Callable[[str], bool],
+        native: NativeGroups,
+        finder: KindFinder,
         on_elsewhere: Callable[[], None],
     ) -> None:
         self._manager, self._instances, self._on_elsewhere = manager, instances, on_elsewhere
-        self._client_assigned, self._managed = client_assigned, managed
-        self._matches_managed = matches_managed
+        self._managed, self._kinds, self._finder = managed, native.kinds, finder
+        self._of: dict[GroupKind, ClientAssignedGroups | ManagedGroups | NativeGroups] = {
+            GroupKind.CLIENT_ASSIGNED: client_assigned,
+            GroupKind.MANAGED: managed,
+            GroupKind.NATIVE: native,
+        }
         self._changing: set[str] = set()
         """The groups that are being converted. Requests about them are refused, so that clients retry."""
 
@@ -62,24 +66,17 @@ class Groups:
         if why.vouched:
             refuse(await self._manager.vouch(name))
         self.check_served(name)
-        kind = self._kind(name, why)
-        if why.newcomer and kind is self._managed:
-            refuse(await self.take_over(name, why.newcomer))
-            self._managed.groups.add(name)  # a classic client may join before the newcomer is registered
-        return kind.group(name, partial(self._check, name, kind))
-
-    def _kind(self, name: str, why: Why = LOOKS) -> Kind:
-        """Returns the kind of the group, or what it becomes by its newcomer. A group that still has client-assigned
-        members is not managed yet (see :meth:`~kafka_coord.frontends.kafka.conversions.Conversions.end_in_both`)."""
-        by_name = why.protocol_type == CONSUMER and self._matches_managed(name)
-        is_managed = why.is_kip_848 or by_name or name in self._managed.groups
-        machine = self._manager.group(name) if is_managed else None
-        has_members = machine is not None and machine.metadata.has_members
-        return self._managed if is_managed and not has_members else self._client_assigned
-
-    def _check(self, name: str, kind: Kind) -> None:
+        kind = self._kinds.of(name) or await self._finder.first_contact(name, why)
         self.check_served(name)
-        if self._kind(name) is not kind:
+        if why.newcomer and self._finder.is_or_becomes_managed(name, kind, why):
+            refuse(await self.take_over(name, why.newcomer))
+            kind = GroupKind.MANAGED
+            self._managed.groups.add(name)  # a classic client may join before the newcomer is registered
+        return self._of[kind].group(name, partial(self._check, name, kind))
+
+    def _check(self, name: str, kind: GroupKind) -> None:
+        self.check_served(name)
+        if self._kinds.of(name) not in {None, kind}:
             raise KindChanged
 
     def check_served(self, name: str) -> None:
@@ -155,21 +152,22 @@ class Groups:
         """Returns the groups as ListGroups shows them. Omits those of other types than ``types``, unless it is
         empty."""
         rows: list[Listed] = []
-        of_kinds = [(name, self._kind(name)) for name in names]
-        for kind in (self._client_assigned, self._managed):
-            if not types or kind.type in types:
-                rows += await kind.listed([name for name, one in of_kinds if one is kind], with_states=with_states)
+        known = ((name, self._kinds.of(name) or self._finder.stored(name)) for name in names)
+        of_kinds = grouped(known, lambda one: one[1])
+        for kind, groups in self._of.items():
+            if kind in of_kinds and (not types or groups.type in types):
+                rows += await groups.listed([name for name, _ in of_kinds[kind]], with_states=with_states)
         return rows
 
     # --- conversions -------------------------------------------------------------------------------------------------
 
     async def take_over(self, name: str, why: str) -> Error:
-        """Converts an empty client-assigned group, if there is one, to a managed group. The group is removed from the
-        log only after its offsets have been written to ZooKeeper, so if the conversion fails halfway, the next join or
-        request completes it. If members in ZooKeeper already hold the partitions, the coordinator refuses to set the
-        partitions' offsets, so those in the log stay there until they expire."""
+        """Converts an empty client-assigned group to a managed group: writes its offsets to ZooKeeper, records it as
+        managed, and only then removes it from the log. If it fails halfway, the next join or request completes it. If
+        members in ZooKeeper already hold the partitions, the coordinator refuses to set the partitions' offsets, so
+        those in the log stay there until they expire."""
         if not self._manager.has(name):
-            return Error.NONE
+            return await self._record_managed(name)
         if not is_legal(name):
             return Error.INVALID_GROUP_ID
         if self.is_changing(name):
@@ -187,18 +185,32 @@ class Groups:
             if await self._manager.topics.unseen(offsets):
                 return Error.COORDINATOR_LOAD_IN_PROGRESS  # the coordinator would refuse the offsets
             reason = f"taken over with the offsets of the client-assigned group: {why}"
-            error = await self._managed.administration.adopt(name, offsets, reason, term.znode_version)
+            keeps = self._kinds.are(GroupKind.MANAGED, name)
+            error = await self._managed.administration.adopt(name, offsets, reason, term.znode_version, keeps=keeps)
+            is_refused = error is Error.UNKNOWN_MEMBER_ID
+            if error is Error.NONE or is_refused:
+                error = await self._record_managed(name)
             log.info(
                 "tried to convert a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
                 *(name, len(offsets), error.name, why),
                 extra={"event": "group_converted", "to": GroupKind.MANAGED},
             )
-            if error is Error.UNKNOWN_MEMBER_ID:
-                return Error.NONE
-            return error or await self._manager.delete_group(name)
+            return error if error or is_refused else await self._manager.delete_group(name)
 
-    def is_changing(self, name: str) -> bool:
-        return name in self._changing or self._manager.is_writing(name)
+    async def _record_managed(self, name: str) -> Error:
+        if self._kinds.are(GroupKind.MANAGED, name):
+            return Error.NONE
+        try:
+            await self._kinds.record(name, GroupKind.MANAGED)
+        except (StoreError, MalformedValue) as error:
+            log.warning("cannot record that group=%s is managed: %s", name, error)
+            return Error.COORDINATOR_NOT_AVAILABLE
+        await self._managed.administration.look(name)
+        return Error.NONE
+
+    def is_changing(self, name: str, *, or_writing: bool = True) -> bool:
+        """Returns whether the group is being converted or, with ``or_writing``, offsets of it are being written."""
+        return name in self._changing or (or_writing and self._manager.is_writing(name))
 
     @contextmanager
     def change(self, name: str) -> Iterator[None]:

@@ -4,6 +4,9 @@
 ``--kafka-rewrite`` is set. No instance is named while it refuses clients or after its ZooKeeper session has ended: the
 broker does not know whether the instance beside another broker is running. :class:`RegisteredInstances` does: an
 instance that serves Kafka clients has a znode that names the endpoint ``kafka``, until its ZooKeeper session ends.
+
+:class:`BrokerSettings` asks for the settings that the broker's own group coordinator would use. Where this instance has
+a setting of its own, the broker's does not apply; while the broker does not tell its settings, Kafka's defaults do.
 """
 
 from __future__ import annotations
@@ -17,15 +20,19 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, MalformedValue, NodeExists, NoNode, StoreError, StoreUnavailable
-from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.grouplog.term import BATCH_OVERHEAD_BYTES, PARTITIONS, TOPIC
 from kafka_coord.grouplog.trees import read_claimant
 from kafka_coord.kafka.cluster import create_topic_request, metadata_request
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, RightMissing, Versions, only
+from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import CoordinatorInfo, TopicInfo, topic_id_from_bytes
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import partition_of
 from kafka_coord.model.sequences import some
 from kafka_coord.settings import host_and_port
+from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store, WatchEvent
 
@@ -47,12 +54,36 @@ _BEYOND = 1 << 31
 _DISAGREES_FOR_S = 5.0
 """For how long a move may keep the leader and the last claimant of a partition apart, in seconds."""
 _MOST_REPLICAS = 3
+_OFFSETS_TOPIC = "__consumer_offsets"
 _LOG_SETTINGS = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
     "segment.bytes": str(100 << 20),
     "unclean.leader.election.enable": "false",
 }
+SETTINGS_CHECK_S = 60.0
+"""How often to ask the broker for its settings, in seconds."""
+_DESCRIBE_CONFIGS = 0, 1
+"""The versions of DescribeConfigs: Kafka 4 has no version 0, and Kafka before 1.1 no version 1."""
+_NO_TOPIC = 3
+"""The code of UNKNOWN_TOPIC_OR_PARTITION: the groups log has not been created yet."""
+_OF_TOPIC, _OF_BROKER = 2, 4
+"""The resource types of DescribeConfigs."""
+_RETENTION = "offsets.retention.minutes"
+_MS_PER_S = 1000
+_LIMITS = {
+    "group.min.session.timeout.ms": ("min_session_timeout_s", _MS_PER_S),
+    "group.max.session.timeout.ms": ("max_session_timeout_s", _MS_PER_S),
+    "group.max.size": ("max_size", 1),
+    "group.initial.rebalance.delay.ms": ("initial_rebalance_delay_s", _MS_PER_S),
+    "group.consumer.max.size": ("consumer_max_size", 1),
+    "group.consumer.session.timeout.ms": ("consumer_session_timeout_s", _MS_PER_S),
+    "offset.metadata.max.bytes": ("offset_metadata_chars", 1),
+    "offsets.retention.check.interval.ms": ("expiry_check_s", _MS_PER_S),
+}
+"""The limit that each of the broker's settings determines, and the divisor between their units."""
+_LARGEST_BATCH = "max.message.bytes"
+"""The topic's setting. Unless it is set, the broker's ``message.max.bytes`` applies."""
 
 
 class RegisteredInstances:
@@ -213,11 +244,41 @@ class Instances:
         """The topics that the broker does not let this instance describe, among those that clients commit offsets of.
         The client may have the right: then nothing is said about the topic."""
 
+    def running(self) -> set[int]:
+        """Returns the broker ids of the registered instances."""
+        return set(self._registered())
+
+    def to_broker(self) -> BrokerConnection:
+        """Returns another connection to the broker beside this instance."""
+        return self._connect()
+
     async def ask(self, name: str, version: int | Versions, value: Any) -> Any:
         """Asks the broker beside this instance. Raises :class:`BrokerError`."""
         if self._connection is None:
             self._connection = self._connect()
         return await self._connection.ask(name, version, value)
+
+    async def newest_version(self, name: str, spoken: Versions) -> int:
+        """Returns the newest version of a request that the broker beside this instance supports among those in
+        ``spoken``. Raises :class:`BrokerError` (:class:`~kafka_coord.kafka.connection.NoCommonVersion`)."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return await self._connection.newest_version(name, spoken)
+
+    async def native_coordinator(self, group: str) -> Node | None:
+        """Returns the instance beside the broker that coordinates the group if it is native, or ``None`` if the brokers
+        have never coordinated any group. Asks in a way that creates no topic. Raises :class:`BrokerError`."""
+        topic = only((await self._metadata([_OFFSETS_TOPIC])).topics, "topics")
+        if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        leaders = {one.partition_index: one.leader_id for one in topic.partitions}
+        leader = leaders.get(partition_of(group, len(leaders) or 1), -1)
+        node = self._advertised.get(leader)
+        beside = None if node is None else self.node(*node)
+        if beside is None:
+            what = f": {named(topic.error_code)}" if topic.error_code else ""
+            raise BrokerError(f"no instance runs beside the group's own coordinator, broker {leader}{what}")
+        return beside
 
     async def _metadata(self, topics: Iterable[str]) -> Any:
         answer = await self.ask("Metadata", _METADATA, metadata_request(topics))
@@ -489,3 +550,74 @@ class Readiness:
         self._is_ready = self._is_ready or led <= served
         missing = len(led - served)
         self.reason = f"{missing} of {len(led)} partitions of the groups log to be loaded" if missing else ""
+
+
+class BrokerSettings:
+    """Keeps ``limits`` up to date. ``own`` contains the limits that this instance has set itself, by field. Use only on
+    the event loop."""
+
+    def __init__(self, own: Mapping[str, float]) -> None:
+        self.limits, self._own = GroupLimits(), own
+        for name, value in own.items():
+            setattr(self.limits, name, value)
+        self.retention_ms: int | None = None
+        """The broker's ``offsets.retention.minutes``, in ms. ``None`` if the broker does not tell it."""
+        self.is_answered = self.is_complete = False
+        """Whether the broker has ever answered, even with a refusal, and whether its last answer included the topic:
+        it may not exist yet."""
+        self._denied: dict[str, int] = {}
+
+    async def ask(self, ask: Ask, broker_id: int) -> None:
+        """Asks the broker. Raises :class:`BrokerError` if it does not answer."""
+        form = message("DescribeConfigsRequest")
+        resource = form.struct("DescribeConfigsResource")
+        of_broker = resource(
+            resource_type=_OF_BROKER, resource_name=str(broker_id), configuration_keys=(*_LIMITS, _RETENTION)
+        )
+        of_topic = resource(resource_type=_OF_TOPIC, resource_name=TOPIC, configuration_keys=(_LARGEST_BATCH,))
+        answer = await ask("DescribeConfigs", _DESCRIBE_CONFIGS, form(resources=(of_broker, of_topic)))
+        self.is_answered = True
+        self.is_complete = all(result.error_code != _NO_TOPIC for result in answer.results)
+        told: dict[str, int] = {}
+        for result in answer.results:
+            self._note(result)
+            if result.error_code == 0:
+                told |= numbers({one.name: one.value for one in result.configs})
+        minutes = told.get(_RETENTION)
+        self.retention_ms = None if minutes is None else minutes * 60_000
+        for name, value in limits_of(told).items():
+            if name not in self._own and getattr(self.limits, name) != value:
+                log.info("applying the broker's setting limit=%s value=%s", name, value)
+                setattr(self.limits, name, value)
+
+    def _note(self, result: Any) -> None:
+        """Reports once that the broker does not tell its own or the topic's settings."""
+        what = f"topic {TOPIC}" if result.resource_type == _OF_TOPIC else "the cluster"
+        if result.error_code == _NO_TOPIC:
+            return
+        if result.error_code and self._denied.get(what) != result.error_code:
+            log.warning(
+                "the broker does not tell its settings: %s; Kafka's defaults apply; give the instance's user"
+                " DESCRIBE_CONFIGS on %s",
+                *(named(result.error_code), what),
+                extra={"event": "settings_unknown"},
+            )
+        self._denied[what] = result.error_code
+
+
+def numbers(settings: Mapping[str, str | None]) -> dict[str, int]:
+    """Returns the settings that are numbers from 0 on."""
+    most = (1 << 63) - 1
+    read = {name: fields.decimal(value, most) for name, value in settings.items() if value is not None}
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def limits_of(told: Mapping[str, int]) -> dict[str, float]:
+    """Returns the limits that follow from a broker's settings, by the name of the field in :class:`GroupLimits`."""
+    limits: dict[str, float] = {}
+    for name, (limit, divisor) in _LIMITS.items():
+        if name in told:
+            limits[limit] = told[name] if divisor == 1 else told[name] / divisor
+    if _LARGEST_BATCH in told:
+        limits["append_bytes"] = max(1, told[_LARGEST_BATCH] - BATCH_OVERHEAD_BYTES)
+    return limits

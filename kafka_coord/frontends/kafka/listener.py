@@ -24,23 +24,31 @@ from kafka_coord.errors import (
     TreeRefused,
 )
 from kafka_coord.frontends.kafka.access import BrokerAccess
-from kafka_coord.frontends.kafka.broker_settings import SETTINGS_CHECK_S, BrokerSettings
 from kafka_coord.frontends.kafka.clients import ClientLimits, Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
-from kafka_coord.frontends.kafka.instances import Claimants, Instances, Readiness, RegisteredInstances, report_right
+from kafka_coord.frontends.kafka.instances import (
+    SETTINGS_CHECK_S,
+    BrokerSettings,
+    Claimants,
+    Instances,
+    Readiness,
+    RegisteredInstances,
+    report_right,
+)
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
+from kafka_coord.frontends.kafka.managed.watching import ZooKeeperTopics
+from kafka_coord.frontends.kafka.native import FOR_BROKERS, Kinds, NativeGroups
 from kafka_coord.frontends.kafka.routing import Patches
-from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
 from kafka_coord.frontends.listening import Handshakes
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.grouplog.term import Claimed
+from kafka_coord.grouplog.term import Claimed, TermEnded
 from kafka_coord.grouplog.trees import claim_term, is_current_term
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
 from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, NotSent, RightMissing, connect
-from kafka_coord.model.names import group_pattern
+from kafka_coord.model.names import group_pattern, left_to_brokers
 from kafka_coord.model.offsets import Retention
 from kafka_coord.model.sequences import some
 from kafka_coord.renewed import Renewed
@@ -61,8 +69,6 @@ BEGINS_AGAIN_S = 1.0
 does not fill the log."""
 TAKE_OVER_CHECK_S = 5.0
 """How often to look for empty groups that match ``managed_groups``, in seconds."""
-IN_BOTH_CHECK_S = 1.0
-"""How often to look for client-assigned groups that also have members in ZooKeeper, in seconds."""
 RIGHT_CHECK_S = 5.0
 """How long to wait before another claim after the broker has denied this instance a right, and how often to report
 that in ZooKeeper, in seconds."""
@@ -121,6 +127,7 @@ class KafkaListener:
         holds: bool = True,
         managed_groups: str | None = None,
         tree: OwnTree | None = None,
+        new_groups: str | None = None,
     ) -> None:
         """``tree`` is the tree that this instance serves. By default, it joins one."""
         self._host, self._port = host_and_port(address)
@@ -193,6 +200,12 @@ class KafkaListener:
             managed,
             statistics=self.clients.statistics,
             holds=holds,
+            native=NativeGroups(
+                self.instances,
+                Kinds(store),
+                lambda address: BrokerConnection(*address, security, client_id=FOR_BROKERS),
+            ),
+            left_to_brokers=left_to_brokers(new_groups),
             is_managed_by_name=group_pattern(managed_groups).fits if managed_groups else lambda _group_id: False,
             on_elsewhere=self._look.set,
         )
@@ -201,6 +214,10 @@ class KafkaListener:
         self._thread.start()
         self.address = self._started.result()
         self.managed.start()
+
+    @property
+    def kinds(self) -> Kinds:
+        return self.coordinator.native.kinds
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
@@ -262,7 +279,7 @@ class KafkaListener:
         self._port = port
         endless = (
             *(self._maintain, self._follow_settings, self._end_overdue_clients),
-            *(self._make_managed, self._tell_changes),
+            *(self._take_over_by_name, self._tell_changes, self.kinds.follow),
         )
         maintenance = asyncio.gather(*map(kept_running, (*endless, self.registered.follow)))
         self._started.set_result(f"{host}:{port}")
@@ -423,20 +440,13 @@ class KafkaListener:
                 await asyncio.to_thread(tell_changed, self._store)
             await asyncio.sleep(TELL_AGAIN_S)
 
-    async def _make_managed(self) -> None:
-        loop = asyncio.get_running_loop()
-        by_name_due = loop.time()
-        while True:
+    async def _take_over_by_name(self) -> None:
+        while self._managed_groups is not None:
             try:
-                await self.coordinator.conversions.end_in_both()
-                if self._managed_groups is not None and loop.time() >= by_name_due:
-                    by_name_due = loop.time() + TAKE_OVER_CHECK_S
-                    await self.coordinator.conversions.take_over_by_name()
+                await self.coordinator.conversions.take_over_by_name()
             except StoreUnavailable as error:
                 log.info("cannot check which groups to make managed: %s", error)
-            except Exception:
-                log.exception("cannot check which groups to make managed (this is a bug)")
-            await asyncio.sleep(IN_BOTH_CHECK_S)
+            await asyncio.sleep(TAKE_OVER_CHECK_S)
 
     async def _remove_expired_offsets(self) -> None:
         try:
@@ -484,9 +494,11 @@ class KafkaListener:
                 for group_id, group in self.manager.groups_of(partition).items()
                 for member_id, member in group.metadata.members.items()
             }
+            await self._begin_kinds(partition)
             self.coordinator.client_assigned.begin_partition(partition)
             sessions = self.manager.states[partition].sessions
             self.managed.begin(partition, self.manager.terms[partition].znode_version, sessions)
+            self.coordinator.moves.begin(partition)
         except TreeRefused as error:
             await self._refuse(error)
         except RightMissing as error:
@@ -510,8 +522,24 @@ class KafkaListener:
         finally:
             self._claims.pop(partition, None)
 
+    async def _begin_kinds(self, partition: int) -> None:
+        """Records the kinds of the partition's groups that have none. Until then, none of them is served."""
+        while (term := self.manager.terms.get(partition)) is not None:
+            groups = self.manager.groups_of(partition).items()
+            stored = {name: group.metadata.has_members for name, group in groups}
+            try:
+                await self.kinds.begin(partition, term.znode_version, stored)
+            except (StoreError, MalformedValue) as error:
+                log.info("cannot record the kinds of groups yet partition=%d: %s; retrying", partition, error)
+                await asyncio.sleep(LEADER_CHECK_S)
+            else:
+                return
+        raise TermEnded("the term ended while its groups' kinds were recorded")
+
     def _term_ended(self, partition: int) -> None:
         self._look.set()
+        self.kinds.end(partition)
+        self.coordinator.moves.end(partition)
         self.coordinator.client_assigned.end_partition(partition)
         self.managed.end(partition)
 

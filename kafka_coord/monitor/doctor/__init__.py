@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import dataclass, field, replace
 
 from kafka_coord.errors import MalformedValue, StoreError
+from kafka_coord.groups.client_assigned import ASKED
 from kafka_coord.groups.cluster import Cluster, read_cluster, read_cluster_history
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import LogRanges, counted
@@ -19,7 +20,7 @@ from kafka_coord.groups.offsets import read_all_committed
 from kafka_coord.groups.requests import read_requests
 from kafka_coord.groups.state import GroupSnapshot, read_groups, read_waiting
 from kafka_coord.groups.verbs import GroupOffsets
-from kafka_coord.model import GroupKind, PartitionSet, Unreadable
+from kafka_coord.model import PartitionSet, Unreadable
 from kafka_coord.monitor.doctor import groups as of_groups
 from kafka_coord.monitor.doctor import instances, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
@@ -163,13 +164,15 @@ def _check_lags(groups: Iterable[GroupOffsets], lag: LagSight, now_ms: int) -> I
 def _check_client_groups(
     instances: AskedInstances, cluster: Cluster, names: Sequence[str] | None, lag: LagSight
 ) -> Iterator[Finding]:
-    """Checks the lag of client-assigned groups. A managed group hides one of the same name."""
-    clients, hidden = GroupDirectory(instances).of(GroupKind.CLIENT_ASSIGNED), set(cluster.groups)
-    listed, _ = clients.names() if names is None else (names, ())  # others report what cannot be listed
+    """Checks the lag of the groups that are not managed. A managed group hides one of the same name."""
+    directory, hidden = GroupDirectory(instances), set(cluster.groups)
     now_ms = round(instances.store.clock.time() * 1000)
-    found, notes = clients.offsets([name for name in listed if name not in hidden], cluster, lag.log_ranges)
-    yield from (info(LAG, note) for note in notes)
-    yield from _check_lags(found, lag, now_ms)
+    for kind in ASKED:
+        clients = directory.of(kind)
+        listed, _ = clients.names() if names is None else (names, ())  # others report what cannot be listed
+        found, notes = clients.offsets([name for name in listed if name not in hidden], cluster, lag.log_ranges)
+        yield from (info(LAG, note) for note in notes)
+        yield from _check_lags(found, lag, now_ms)
 
 
 def _seen_twice(store: Store, cluster: Cluster, names: Sequence[str]) -> dict[str, GroupSnapshot]:

@@ -12,6 +12,7 @@ from typing import Any
 from kafka_coord.classic_groups.errors import named
 from kafka_coord.coordinator.plan.reasons import counted, plural
 from kafka_coord.errors import BrokerError, MalformedValue
+from kafka_coord.frontends.kafka.native import FOR_BROKERS
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.groups.cluster import Reading
 from kafka_coord.groups.copies import GroupPositions, KafkaOffsetStore
@@ -19,7 +20,7 @@ from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import duration, iso_time
 from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
 from kafka_coord.kafka.cluster import metadata_request
-from kafka_coord.kafka.connection import RIGHTS
+from kafka_coord.kafka.connection import CLIENT_ID, RIGHTS
 from kafka_coord.kafka.coordinators import Ask
 from kafka_coord.model import Broker, GroupKind, Listener
 from kafka_coord.model import json_fields as fields
@@ -356,13 +357,18 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
     )
 
 
+_SERVED = (GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED)
+_FENCES = {CLIENT_ID, FOR_BROKERS}
+"""The client ids of the members that keep others out of the brokers' groups (ADR 60)."""
+
+
 def _check_native_groups(
     instances: AskedInstances, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Checks that no group coordinated by the instances also has members in the brokers' own coordinator."""
     check = "native groups"
     names, _ = GroupDirectory(instances).names()
-    kinds = {group: groups.kind for group, groups in names}  # a managed group comes after another of its name
+    kinds = {group: groups.kind for group, groups in names if groups.is_served_here}
     seen: dict[str, GroupPositions] = {}
     try:
         native = _own_coordinator(listeners, properties)
@@ -376,7 +382,8 @@ def _check_native_groups(
     if trouble:
         todo = "give the brokers' security settings: --kafka-property, or [kafka] in the file of --config"
         yield warning(check, f"the groups in the brokers' own coordinator could not be listed: {trouble}", todo)
-    both = {group: len(found.members) for group, found in seen.items() if found.members}
+    strangers = {group: [one for one in found.members if one not in _FENCES] for group, found in seen.items()}
+    both = {group: len(them) for group, them in strangers.items() if them}
     for group, members in list(both.items())[:20]:
         where = f"has {counted(members, 'member')} in the brokers' own coordinator"
         what = f"group {group} {where}, but is {kinds[group]} here"
@@ -386,7 +393,7 @@ def _check_native_groups(
         yield error(check, f"{len(both) - 20} more groups exist in both coordinators", "as above")
     if not both and not trouble:
         counts = Counter(kinds.values())
-        count = f"{' and '.join(f'{counts[kind]} {kind}' for kind in GroupKind)} groups"
+        count = f"{' and '.join(f'{counts[kind]} {kind}' for kind in _SERVED)} groups"
         yield ok(check, f"none of {count} here has members in the brokers' own coordinator")
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
-from kafka_coord.frontends.kafka.group import GroupError
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.kafka.group import GroupError, Listed
 from kafka_coord.frontends.kafka.managed.group import ManagedGroup, ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ServedGroups
+from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
 
 
 class Everything(Access):
@@ -47,6 +49,26 @@ class NoManagedGroups(ManagedGroups):
 
     def knows(self, group: str) -> bool:
         return bool(group)
+
+
+class NoNativeGroups(NativeGroups):
+    """The groups of brokers that coordinate none, and of instances that record kinds in memory."""
+
+    def __init__(self) -> None:
+        self.kinds = Kinds()
+
+    def is_meant(self, call: Call, group: str) -> bool:
+        del call, group
+        return False
+
+    async def exists(self, group: str) -> bool:
+        return not group and False
+
+    async def listed_by_broker(self, call: Call, known: set[str]) -> tuple[int, list[Listed]]:
+        del call, known
+        return 0, []
+
+    def close(self) -> None: ...
 
 
 def _no_group(name: str, check: Callable[[], None]) -> ManagedGroup:

@@ -1,4 +1,4 @@
-"""Creates a topic with records for stock clients, and reads it."""
+"""Creates a topic with records for stock clients, reads it, and looks at the groups that do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from confluent_kafka import Consumer, Producer
 
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.groups.copies import KafkaOffsetStore
+from kafka_coord.model import GroupKind
+from kafka_coord.zk.kinds import read_kinds
 from tests.frontends.kafka.conftest import Front
 from tests.waiting import eventually
 
@@ -41,3 +44,35 @@ def read(consumers: list[Consumer], count: int, within_s: float = 60.0) -> list[
         for one in consumers:
             found += [int(m.value()) for m in one.consume(500, 0.05) if not m.error()]
     return found
+
+
+def member(servers: str, group: str, topic: str, **more: object) -> Consumer:
+    settings = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6_000}
+    made = Consumer({"bootstrap.servers": servers, "group.id": group, **settings, **more})
+    made.subscribe([topic])
+    return made
+
+
+def consumed(servers: str, group: str, topic: str, count: int, **more: object) -> list[int]:
+    """Reads ``count`` records as the only member, and commits after them."""
+    one = member(servers, group, topic, **more)
+    try:
+        eventually(lambda: one.poll(0.05) or one.assignment(), within_s=60) if not count else None
+        found = read([one], count)
+        if found:
+            one.commit(asynchronous=False)
+        return found
+    finally:
+        one.close()
+
+
+def members(servers: str, group: str) -> list[str]:
+    """The client ids of the group's members, as its coordinator behind ``servers`` describes them."""
+    found = KafkaOffsetStore("there", servers, {}, 30.0).read([group])[group]
+    assert not found.problem
+    return sorted(found.members)
+
+
+def kind(front: Front, group: str) -> GroupKind | None:
+    record = read_kinds(front.store, [group]).get(group)
+    return None if record is None else record.kind

@@ -199,8 +199,8 @@ async def both(
     kind: type[Side] = Side,
     at_once: asyncio.Semaphore | None = None,
 ) -> tuple[Any, Any]:
-    """Runs the play on Kafka's side and on this project's, and returns both sides. ``at_once`` limits how many plays
-    run at the same time."""
+    """Runs the play on Kafka's side and on this project's, each in a group of its own, and returns both sides.
+    ``at_once`` limits how many plays run at the same time."""
 
     async def run(side: Side) -> Side:
         async with at_once or contextlib.nullcontext():
@@ -213,4 +213,4 @@ async def both(
                 await asyncio.gather(*side.held, return_exceptions=True)
             return side
 
-    return tuple(await asyncio.gather(run(kind(kafka, name, topic)), run(kind(ours, name, topic))))
+    return tuple(await asyncio.gather(run(kind(kafka, f"{name}-at-kafka", topic)), run(kind(ours, name, topic))))

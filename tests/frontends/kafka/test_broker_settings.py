@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.machine import GroupLimits
-from kafka_coord.frontends.kafka.broker_settings import BrokerSettings, limits_of, numbers
+from kafka_coord.frontends.kafka.instances import BrokerSettings, limits_of, numbers
 from kafka_coord.wire.messages import message
 
 TOLD = {

@@ -127,23 +127,6 @@ def test_all_kinds_of_members_share_a_group_and_only_partitions_that_move_are_in
         assert all(len(one.revoked) - revoked <= 1 for one, (_, _, revoked) in zip(members, before, strict=True))
 
 
-def test_clients_of_a_client_assigned_group_join_a_managed_group_with_the_same_name(
-    front: Front, topic: str, member: Make
-) -> None:
-    group = f"both-{next(_numbers)}"
-    classic = member(group)
-    eventually(lambda: len(classic.partitions) == PARTITIONS, within_s=30)
-
-    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=group, topics=[topic]) as own:
-
-        def is_shared() -> bool:
-            own.poll(0.05)
-            owned = {tp.partition for tp in own.assignment()}
-            return classic.partitions | owned == set(range(PARTITIONS)) and len(owned) == PARTITIONS // 2
-
-        eventually(is_shared, within_s=30)
-
-
 def test_partitions_of_a_dead_client_move_without_interrupting_other_members(
     front: Front, topic: str, group: str, member: Make
 ) -> None:

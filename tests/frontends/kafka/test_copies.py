@@ -12,8 +12,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.groups.copies import CopyPosition, KafkaOffsetStore
+from kafka_coord.model import GroupKind
 from kafka_coord.model import TopicPartition as Where
+from kafka_coord.model.names import partition_of
 from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import record_new
+from kafka_coord.zk.store import Check
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front
 from tests.waiting import eventually
@@ -38,9 +42,20 @@ def group() -> str:
 Commit = Callable[[str, str, dict[int, int]], None]
 
 
+def coordinate(front: Front, group: str) -> None:
+    """Records the group as client-assigned, so that its namesake at the brokers is another group."""
+    partition = partition_of(group)
+    path = layout.log_partition(partition)
+    record_new(
+        front.store, partition, {group: GroupKind.CLIENT_ASSIGNED}, Check(path, front.store.get(path).stat.version)
+    )
+    eventually(lambda: all(one.kinds.of(group) for one in front.listeners.values()))
+
+
 @pytest.fixture
-def commit(topic: str) -> Commit:
+def commit(front: Front, topic: str) -> Commit:
     def commit(bootstrap: str, group: str, offsets: dict[int, int]) -> None:
+        coordinate(front, group)
         wanted = [TopicPartition(topic, number, offset, f"by {group}") for number, offset in offsets.items()]
         with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": group})) as one:
             one.commit(offsets=wanted, asynchronous=False)
@@ -74,7 +89,7 @@ def test_a_group_moves_to_the_instances_and_back(front: Front, coord: Run, group
     assert committed(instances, group) == {0: (10, f"by {group}"), 1: (20, f"by {group}")}
     paths = [f"{layout.REQUESTS}/{name}" for name in front.store.children(layout.REQUESTS)]
     requests = [json.loads(front.store.get(path).data) for path in paths]  # no coordinator is elected to answer them
-    (recorded,) = [one for one in requests if one["change"].startswith(f"group {group} ")]
+    (recorded,) = [one for one in requests if one.get("change", "").startswith(f"group {group} ")]
     assert recorded["change"] == f"group {group} copied 0: - → 10, 1: - → 20"
     assert (recorded["action"], recorded["reason"]) == ("reset-offsets", "import of the brokers' offsets")
     again = coord(*IMPORT, group, "--execute", "-o", "json")

@@ -14,11 +14,12 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import GroupKind
 from kafka_coord.monitor.doctor.kafka_clients import check_kafka_clients
 from tests.cli.running import Run, run
 from tests.frontends.kafka.conftest import Front, described, elected, published
 from tests.frontends.kafka.peer import Peer, join
-from tests.frontends.kafka.records import PARTITIONS, filled
+from tests.frontends.kafka.records import PARTITIONS, filled, kind
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -100,6 +101,7 @@ def test_a_group_with_members_becomes_managed_only_once_it_is_empty(named: Named
     eventually(lambda: named.live.poll(0.1) or named.live_group in listener.manager.groups())
     assert described(named.coord, named.live_group) == ("client-assigned", OFFSETS)
     named.live.close()
+    eventually(lambda: kind(named.front, named.live_group) is GroupKind.MANAGED, within_s=60)
     eventually(lambda: described(named.coord, named.live_group) == ("managed", OFFSETS), within_s=60)
     (entry,) = named.coord("groups", "history", named.live_group, "-o", "json").json()
     assert entry["reason"].endswith("its name matches managed_groups")

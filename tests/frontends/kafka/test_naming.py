@@ -15,13 +15,14 @@ from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Address, Instances
+from kafka_coord.frontends.kafka.native import KindFinder
 from kafka_coord.frontends.kafka.routing import DESCRIBE_CLUSTER, FETCH, LOCAL, METADATA, PRODUCE, Patches
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.wire.frames import answer_start
 from kafka_coord.wire.messages import message
-from tests.frontends.kafka.callers import NoManagedGroups
+from tests.frontends.kafka.callers import NoManagedGroups, NoNativeGroups
 from tests.frontends.kafka.peer import committing
 
 OWN, OTHER, THIRD = 1, 2, 3
@@ -324,13 +325,14 @@ class _Manager:
 
 
 def finding(manager: _Manager, known: Instances, on_elsewhere: Callable[[], None]) -> Groups:
-    none = NoManagedGroups()
+    none, native = NoManagedGroups(), NoNativeGroups()
     return Groups(
         manager,  # type: ignore[arg-type]
         known,
         ClientAssignedGroups(manager, none.administration.record),  # type: ignore[arg-type]
         none,
-        lambda _name: False,
+        native,
+        KindFinder(manager, none.groups, native, lambda _name: False, lambda _name: False),  # type: ignore[arg-type]
         on_elsewhere,
     )
 

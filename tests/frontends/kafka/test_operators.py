@@ -28,7 +28,7 @@ from tests.frontends.kafka.peer import Member, Peer
 from tests.monitor.dashboard.served import operators_file, serving
 from tests.monitor.deleting import delete_records
 from tests.monitor.listening import listening
-from tests.waiting import eventually
+from tests.waiting import delete_all, eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
@@ -299,7 +299,7 @@ def test_offsets_and_groups_are_deleted(coord: Run, topic: str, left: str) -> No
     assert coord("groups", "delete", left, "--yes").code == 7
 
 
-def test_commands_mean_the_managed_group_of_a_name_unless_kind_says_otherwise(
+def test_commands_mean_the_group_of_the_recorded_kind_unless_kind_says_otherwise(
     front: Front, coord: Run, left: str
 ) -> None:
     def kinds() -> list[str]:
@@ -314,14 +314,15 @@ def test_commands_mean_the_managed_group_of_a_name_unless_kind_says_otherwise(
                 front.store.ensure_path(path)
             eventually(lambda: left in coordinator.managed.groups)
             assert kinds() == ["client-assigned", "managed"]
-            assert coord("groups", "describe", left, "-o", "json").json()["kind"] == "managed"
-            other = coord("groups", "describe", left, "--kind", "client-assigned", "-o", "json").json()
-            assert [one["committed_offset"] for one in other["offsets"]] == [40, 40, 40]
+            recorded = coord("groups", "describe", left, "-o", "json").json()
+            assert recorded["kind"] == "client-assigned"
+            assert [one["committed_offset"] for one in recorded["offsets"]] == [40, 40, 40]
+            other = coord("groups", "describe", left, "--kind", "managed", "-o", "json").json()
+            assert other["kind"] == "managed"
             peer.ask("LeaveGroup", 1, group_id=left, member_id=member.who["member_id"])
-        assert kinds() == ["managed"], "the client-assigned group has no members any more"
+        assert kinds() == ["client-assigned", "managed"], "what is recorded stays so"
     finally:
-        for path in reversed(places):
-            front.store.delete(path)
+        delete_all(front.store, layout.group(left))
 
 
 def test_commands_accept_group_names_that_only_kafka_allows(front: Front, coord: Run, topic: str) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError
-from kafka_coord.frontends.kafka import zookeeper_topics
 from kafka_coord.frontends.kafka.instances import Instances, Together
+from kafka_coord.frontends.kafka.managed import watching
 from kafka_coord.frontends.kafka.managed.group import ManagedGroup
-from kafka_coord.frontends.kafka.zookeeper_topics import ZooKeeperTopics
+from kafka_coord.frontends.kafka.managed.watching import ZooKeeperTopics
 from kafka_coord.model import TopicInfo, TopicPartition, topic_id_to_bytes
 from kafka_coord.model.broker import AnsweredTopic
 from kafka_coord.wire.messages import message
@@ -181,7 +181,7 @@ def test_nobody_is_told_that_a_topic_does_not_exist_which_the_broker_knows() -> 
 
 
 def test_a_mirror_that_is_believed_as_if_it_was_kafkas_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_topics, "reads_mirror", lambda _store: False)
+    monkeypatch.setattr(watching, "reads_mirror", lambda _store: False)
     with pytest.raises(AssertionError, match="somebody is told"):
         histories()
 

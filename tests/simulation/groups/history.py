@@ -182,6 +182,7 @@ class GroupHistory:
                 found = await instance.coordinator.answer(frame, line)
             finally:
                 began = self.asked.pop(key)[0]
+            assert isinstance(found, bytes), "no group is native"
             self._look_at_proof(instance, frame, found, began)
             if check is not None:
                 check(found)

@@ -17,7 +17,7 @@ from kafka_coord.kafka.connection import BrokerConnection, NotSent
 from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.zk.root import ClusterRecord, Source
-from tests.frontends.kafka.callers import NoManagedGroups
+from tests.frontends.kafka.callers import NoManagedGroups, NoNativeGroups
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 from tests.simulation.groups.topics import SimulatedTopic, SimulatedTopics
@@ -271,6 +271,7 @@ class Instance:
             known,
             NoManagedGroups(),
             lambda: f"{broker}.{int(world.now * 1000)}.{next(numbers)}",
+            native=NoNativeGroups(),
         )
         self.process.start(self._follow)
         self.process.start(self._expire)

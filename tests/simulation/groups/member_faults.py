@@ -75,6 +75,7 @@ class MemberFaults:
 
         async def asks(member_id: str) -> tuple[Error, str]:
             found = await instance.coordinator.answer(client.join_frame(group, member_id), Line(""))
+            assert isinstance(found, bytes)
             answer = Client.read("JoinGroup", found)
             return Error(answer.error_code), answer.member_id
 
@@ -103,7 +104,9 @@ class MemberFaults:
         client, instance = history.clients[0], history.instances[history.log.leader]
 
         async def asks(name: str, frame: bytes) -> Any:
-            return Client.read(name, await instance.coordinator.answer(frame, Line("")))
+            found = await instance.coordinator.answer(frame, Line(""))
+            assert isinstance(found, bytes)
+            return Client.read(name, found)
 
         async def handle() -> None:
             handed = await asks("JoinGroup", client.join_frame(group, ""))

@@ -123,17 +123,25 @@ class Administration:
         served = {one.key[1]: KnownMember(one.member_id, one.epoch, one.is_static) for one in heard_of}
         return GroupView(group, Error.NONE, seen, served, ids)
 
-    async def adopt(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], why: str, term: int) -> Error:
-        """Creates the group with the given offsets, provided that ``term`` is still current. Existing offsets are kept.
-        ``why`` becomes the first entry in the group's history."""
+    async def adopt(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], why: str, term: int, *, keeps: bool
+    ) -> Error:
+        """Creates the group with the given offsets, provided that ``term`` is still current. With ``keeps``, existing
+        offsets are kept. ``why`` becomes the first entry in the group's history."""
         fence = Check(layout.log_partition(partition_of(group)), term)
         try:
-            missing = await asyncio.to_thread(begin_adoption, self._store, group, list(offsets), why, fence)
+            missing = await asyncio.to_thread(
+                begin_adoption, self._store, group, list(offsets), why, fence, keeps=keeps
+            )
         except StoreError as error:
             log.warning("cannot take over group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         self._terms.groups.add(group)
         return await self.set_offsets(group, {tp: offsets[tp] for tp in missing}, "the conversion", why)
+
+    async def look(self, group: str) -> None:
+        """Has the coordinator look at the group, whose consumers may have waited for its conversion."""
+        await self._submit(Request(RequestType.LOOK, group))
 
     async def registered(self, group: str) -> RegisteredProtocols:
         """Returns the group's members, whatever protocol they use. Raises :class:`StoreError`."""
@@ -223,12 +231,15 @@ class Administration:
 
     async def record(self, kind: str, group: str, by: str, change: str = "") -> None:
         """Asks the coordinator to record in the cluster's history what ``by`` has done to a client-assigned group."""
-        now_ms = time.time_ns() // 1_000_000
-        request = replace(recording(kind, group, by=by, change=change), timestamp_ms=now_ms)
+        await self._submit(recording(kind, group, by=by, change=change))
+
+    async def _submit(self, request: Request) -> None:
+        """Sends the coordinator a request without waiting for the response."""
+        request = replace(request, timestamp_ms=time.time_ns() // 1_000_000)
         try:
             await asyncio.to_thread(self._store.create, layout.REQUEST_PREFIX, request.to_bytes(), sequence=True)
         except StoreError as error:
-            log.warning("cannot record %s of group=%s by %s: %s", kind, group, by, error)
+            log.warning("cannot send %s of group=%s by %s: %s", request.type, request.group, request.by, error)
 
     async def _ask(self, request: Request, refused: Error) -> Error:
         """Sends a request to the coordinator. Returns ``refused`` if the coordinator refuses it."""
@@ -274,10 +285,11 @@ class Administration:
 
 
 def begin_adoption(
-    store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check
+    store: Store, group: str, partitions: Sequence[TopicPartition], reason: str, fence: Check, *, keeps: bool
 ) -> frozenset[TopicPartition]:
     """Creates the group if it does not exist, with ``reason`` as the first entry in its history. Returns the partitions
-    that have no stored offset although their topics exist. Raises :class:`Fenced` and :class:`StoreError`.
+    whose topics exist, without those that have a stored offset if that ``keeps`` its value. Raises :class:`Fenced` and
+    :class:`StoreError`.
 
     The group has read the topics of its offsets, and nobody knows how many partitions they had then. So it remembers
     them, and partitions without an offset count as ones that came later (ADR 41)."""
@@ -288,7 +300,7 @@ def begin_adoption(
     stats = store.exists_many(paths)
     existing = {topic for topic, stat in zip(topics, stats, strict=False) if stat is not None}
     stored = zip(partitions, stats[len(topics) :], strict=True)
-    missing = frozenset(tp for tp, stat in stored if stat is None and tp.topic in existing)
+    missing = frozenset(tp for tp, stat in stored if not (stat and keeps) and tp.topic in existing)
     now_ms = round(store.clock.time() * 1000)
     entry = Decision(0, 0, reason, "", now_ms, 0, len(missing), 0, settled_ms=0, causes=(Cause.TAKEN_OVER,))
     try:

@@ -1,0 +1,709 @@
+"""Takes native groups over while they run, and gives them back (ADR 60).
+
+A group that is taken over stays as it is: its members go on with their ids, their generation and their partitions, and
+only look up their coordinator again. A member of ours, the *fence*, stays in the brokers' group of the same name, the
+*namesake*, so that nobody can become a second owner there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.machine import Group as Machine
+from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
+from kafka_coord.coordinator.plan.reasons import counted
+from kafka_coord.errors import BrokerError, MalformedValue, StoreError
+from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
+from kafka_coord.frontends.kafka.group import GroupError
+from kafka_coord.frontends.kafka.groups import Groups
+from kafka_coord.frontends.kafka.instances import Instances, Node
+from kafka_coord.frontends.kafka.native import FENCE, NativeGroups
+from kafka_coord.grouplog.manager import Offsets, partition_of
+from kafka_coord.grouplog.topics import assigned_topics, current_offsets
+from kafka_coord.kafka.connection import BrokerConnection, of_group
+from kafka_coord.kafka.coordinators import (
+    Moving,
+    by_topic,
+    committed_offsets,
+    fetch_offsets,
+    refused_offsets,
+    unless_moving,
+)
+from kafka_coord.model import CommittedOffset, GroupKind, TopicPartition
+from kafka_coord.model.sequences import grouped, parts, some
+from kafka_coord.wire.consumer_protocol import encoded_subscription
+from kafka_coord.wire.messages import message
+from kafka_coord.zk.kinds import GroupRecord, RecordChanged, Seen
+
+log = logging.getLogger(__name__)
+
+CONSUMER_TYPE = "consumer"
+FREEZE_S = 5.0
+"""How long a group is frozen at most, in seconds."""
+_SETTLES, _SETTLE_CHECK_S = 100, 0.1
+_CHECK_S = 0.01
+_BEATS_S = 60.0
+_BEGINS_AGAIN_S = 5.0
+_RESOLVES_AFTER_S = 2.0
+_JOINED_WITHIN_S = 60.0
+_FENCED_WITHIN_S = 30.0
+_OFFSETS_AT_ONCE = 2_000
+_DESCRIBE, _JOIN, _SYNC, _BEAT = (4, 5), (5, 9), (3, 5), (3, 4)
+_COMMIT, _FETCH_STABLE, _DELETE = (7, 8), 7, 0
+_SHOWN = 10
+
+
+class MoveRefused(Exception):
+    """The group cannot be moved, or was not: it is as before."""
+
+
+class Namesake(NamedTuple):
+    """The brokers' group, as its coordinator beside the instance at ``node`` describes it."""
+
+    node: Node
+    described: Any
+
+    @property
+    def members(self) -> Sequence[Any]:
+        """Its members, without the fence."""
+        return [one for one in self.described.members if one.group_instance_id != FENCE]
+
+    @property
+    def is_fenced(self) -> bool:
+        return len(self.members) < len(self.described.members)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the fence is its only member, and nobody can join it."""
+        told = self.described
+        is_alone = self.is_fenced and not self.members
+        return bool(is_alone and told.group_state == ClassicState.STABLE and told.protocol_data == FENCE)
+
+
+class Fence:
+    """Our member in a namesake. It is of the group's own protocol type, because no group changes that while it has
+    members. Its protocol :data:`FENCE` is nobody else's: a fence that joins with that alone closes the namesake."""
+
+    def __init__(self, connection: BrokerConnection, group: str, session_s: float) -> None:
+        self._connection, self.group, self._session_ms = connection, group, round(session_s * 1000)
+        self._who: dict[str, Any] = {}
+        self.joining: asyncio.Task[None] | None = None
+
+    def begin(self, kind: str, protocols: Collection[str] = (), rebalance_s: float = _JOINED_WITHIN_S) -> None:
+        """Begins to join, or to join again, with the ``protocols`` of others, too."""
+        self.joining = asyncio.create_task(self._join(kind, protocols, round(rebalance_s * 1000)))
+        self.joining.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def join(self, kind: str, protocols: Collection[str] = (), rebalance_s: float = _JOINED_WITHIN_S) -> None:
+        """Joins, or joins again. The generation is durable afterwards, and so is everything that the broker has written
+        about the group before. Raises :class:`BrokerError`."""
+        self.begin(kind, protocols, rebalance_s)
+        await self.joined()
+
+    async def joined(self) -> None:
+        """Waits until it has joined. Raises :class:`BrokerError`."""
+        if self.joining is not None:
+            await self.joining
+
+    async def _join(self, kind: str, protocols: Collection[str], rebalance_ms: int) -> None:
+        form = message("JoinGroupRequest")
+        of_protocol = form.struct("JoinGroupRequestProtocol")
+        told = encoded_subscription() if kind == CONSUMER_TYPE else b""
+        metadata = {**dict.fromkeys(protocols, told), FENCE: b""}
+        asked = form(
+            group_id=self.group,
+            group_instance_id=FENCE,
+            member_id=self._who.get("member_id", ""),
+            protocol_type=kind,
+            protocols=tuple(of_protocol(name=name, metadata=data) for name, data in metadata.items()),
+            session_timeout_ms=self._session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+        )
+        joined = await self._connection.ask("JoinGroup", _JOIN, asked, _JOINED_WITHIN_S)
+        _check(joined.error_code, "the fence cannot join the brokers' group")
+        known = {"group_id": self.group, "group_instance_id": FENCE, "member_id": joined.member_id}
+        self._who = known | {"generation_id": joined.generation_id}
+        form = message("SyncGroupRequest")
+        own = form.struct("SyncGroupRequestAssignment")(member_id=joined.member_id, assignment=b"")
+        named_protocol = {"protocol_type": kind, "protocol_name": joined.protocol_name}
+        synced = await self._connection.ask("SyncGroup", _SYNC, form(**self._who, **named_protocol, assignments=(own,)))
+        _check(synced.error_code, "the fence cannot join the brokers' group")
+
+    @property
+    def leaving(self) -> list[tuple[str, str | None]]:
+        """It alone, not a fence that has replaced it."""
+        return [(self._who["member_id"], FENCE)] if self._who else []
+
+    async def beat(self) -> None:
+        """Raises :class:`BrokerError`, also if it is no member any more."""
+        answer = await self._connection.ask("Heartbeat", _BEAT, message("HeartbeatRequest")(**self._who))
+        _check(answer.error_code, "the fence is no member of the brokers' group")
+
+    async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Commits offsets to the namesake. Raises :class:`BrokerError`."""
+        request = by_topic("OffsetCommitRequest", self.group, offsets, _committed)
+        request.generation_id_or_member_epoch = self._who["generation_id"]
+        request.member_id, request.group_instance_id = self._who["member_id"], FENCE
+        for topic in (await self._connection.ask("OffsetCommit", _COMMIT, request)).topics:
+            for part in topic.partitions:
+                where = f"{topic.name}-{part.partition_index}"
+                _check(part.error_code, f"{where} cannot be committed to the brokers' group")
+
+    def close(self) -> None:
+        if self.joining is not None:
+            self.joining.cancel()
+        self._connection.close()
+
+
+_AT_REST = GroupRecord(GroupKind.NATIVE)
+_TAKEN_OVER = GroupRecord(GroupKind.CLIENT_ASSIGNED, fenced=True)
+_RETURNING = GroupRecord(GroupKind.NATIVE, fenced=True)
+"""The group is given back, and the fence waits for its members."""
+
+
+class Moves:
+    """Takes groups over and gives them back. Use only on the event loop."""
+
+    def __init__(
+        self, groups: Groups, client_assigned: ClientAssignedGroups, native: NativeGroups, instances: Instances
+    ) -> None:
+        self._groups, self._client_assigned, self._native, self._instances = groups, client_assigned, native, instances
+        self._manager, self._kinds = client_assigned.manager, native.kinds
+        self._fences: dict[str, asyncio.Task[None]] = {}
+        """What goes on in the namesakes that are fenced."""
+        self._standing: set[str] = set()
+        """The groups whose fences have joined."""
+
+    # --- terms -------------------------------------------------------------------------------------------------------
+
+    def begin(self, partition: int) -> None:
+        """Goes on with what the earlier terms of a partition have begun: undoes take-overs, ends give-backs, and keeps
+        fences."""
+        for name, record in self._kinds.unsettled(partition).items():
+            if record.moving:
+                self._client_assigned.run(self._resolved(name, record.moving))
+            else:
+                self._go_on(name)
+
+    def end(self, partition: int) -> None:
+        for name in [one for one in self._fences if partition_of(one) == partition]:
+            self._fences.pop(name).cancel()
+
+    async def close(self) -> None:
+        tasks = list(self._fences.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _go_on(self, name: str) -> None:
+        """Goes on with what the record says of the group's namesake."""
+        record = self._kinds.record_of(name)
+        if record is not None and record.fenced:
+            self._keep(name, self._released(name) if record == _RETURNING else self._kept(name, None))
+
+    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        if name in self._fences:
+            self._fences.pop(name).cancel()
+        self._fences[name] = asyncio.create_task(work)
+
+    async def _kept(self, name: str, fence: Fence | None) -> None:
+        """Keeps the fence in the namesake until the term ends. Nobody else can be in there for long: who is, came while
+        no instance kept the fence for a whole session, or the brokers lost it."""
+        try:
+            while True:
+                try:
+                    fence = fence or await self._entered(name, await self._namesake(name))
+                    self._standing.add(name)
+                    await asyncio.sleep(_BEATS_S)
+                    await fence.beat()
+                except (BrokerError, MoveRefused) as error:
+                    log.info("cannot keep the fence group=%s: %s; trying again", name, error)
+                    self._standing.discard(name)
+                    if fence is not None:
+                        fence.close()
+                    fence = None
+                    await asyncio.sleep(_BEGINS_AGAIN_S)
+        finally:
+            self._standing.discard(name)
+            if fence is not None:
+                fence.close()
+
+    async def _entered(self, name: str, namesake: Namesake | None) -> Fence:
+        """Puts the fence into the namesake, and everybody else out. Returns once it is closed, durably.
+
+        While a group has members, the broker lets a newcomer in at once, and not after the delay of a first generation.
+        So the fence joins before the others leave.
+        """
+        fence = await self._new_fence(name)
+        try:
+            if namesake is None or not namesake.described.members:
+                kind = namesake.described.protocol_type if namesake is not None else ""
+                await fence.join(kind or CONSUMER_TYPE)
+                return fence
+            node, told = namesake
+            others = [(one.member_id, one.group_instance_id) for one in namesake.members]
+            if others and told.protocol_data:
+                fence.begin(told.protocol_type, [told.protocol_data])
+                while not (namesake is not None and namesake.is_fenced):
+                    if fence.joining is not None and fence.joining.done():
+                        await fence.joined()
+                    await asyncio.sleep(_CHECK_S)
+                    namesake = await self._namesake(name)
+                await self._native.leave(node, name, others)
+                await fence.joined()
+            else:
+                await self._native.leave(node, name, others)
+            await fence.join(told.protocol_type)
+        except BaseException:
+            fence.close()
+            raise
+        return fence
+
+    async def _new_fence(self, name: str) -> Fence:
+        node = await self._instances.native_coordinator(name)
+        if node is None:
+            raise BrokerError("the brokers coordinate no groups")
+        return Fence(self._native.connection(node), name, self._manager.limits.max_session_timeout_s)
+
+    # --- taking over -------------------------------------------------------------------------------------------------
+
+    async def take_over(self, name: str) -> str:
+        """Makes a native group client-assigned, and returns what was moved. Raises :class:`MoveRefused`."""
+        try:
+            if self._kinds.record_of(name) != _AT_REST:
+                raise MoveRefused("its last move has not ended; try again")
+            namesake = await self._settled(name)
+            if self._groups.is_changing(name, or_writing=False):
+                raise MoveRefused("it is being changed; try again")
+            with self._groups.change(name):
+                return await self._taken_over(name, namesake)
+        except (StoreError, MalformedValue, BrokerError) as error:
+            raise MoveRefused(str(error)) from error
+
+    async def _taken_over(self, name: str, namesake: Namesake) -> str:
+        frozen = GroupRecord(GroupKind.NATIVE, moving=secrets.token_hex(8))
+        began, fence = _now(), None
+        late = began + FREEZE_S
+        try:
+            version = await self._kinds.record(name, GroupKind.NATIVE, _AT_REST, moving=frozen.moving)
+            known, late = await self._heard(name, namesake, version, began)
+            async with asyncio.timeout_at(late):
+                fence = await self._entered(name, namesake)
+                count = await self._copied(name, namesake, known)
+            await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED, frozen, moving="", fenced=True)
+        except BaseException as error:
+            if not await asyncio.shield(self._left_to_brokers(name, frozen.moving, fence)):
+                pass  # it was recorded, although that was not known
+            elif isinstance(error, TimeoutError):
+                raise MoveRefused(f"it took longer than {late - began:.1f} s") from error
+            else:
+                raise
+        assert fence is not None  # noqa: S101  nothing was recorded before it stood
+        self._keep(name, self._kept(name, fence))
+        took_ms = round((_now() - began) * 1000)
+        log.info("took over a native group group=%s members=%d took_ms=%d", name, len(known), took_ms)
+        return f"{counted(count, 'offset')} and {counted(len(known), 'member')}, frozen for {took_ms} ms"
+
+    async def _left_to_brokers(self, name: str, move: str, fence: Fence | None) -> bool:
+        """Returns whether a take-over that has failed was undone, or will be."""
+        try:
+            is_undone = await self._undone(name, move)
+        except (StoreError, MalformedValue, BrokerError) as error:
+            log.info("cannot undo a take-over group=%s: %s; trying again", name, error)
+            self._client_assigned.run(self._resolved(name, move))
+            is_undone = True
+        if is_undone and fence is not None:
+            fence.close()
+        return is_undone
+
+    async def _resolved(self, name: str, move: str) -> None:
+        """Ends a take-over whose outcome is unknown, or that an earlier term has begun."""
+        with self._groups.change(name):
+            while partition_of(name) in self._manager.terms:
+                await asyncio.sleep(_RESOLVES_AFTER_S)
+                try:
+                    if not await self._undone(name, move):
+                        self._go_on(name)
+                except (StoreError, MalformedValue, BrokerError) as error:
+                    log.info("cannot undo a take-over group=%s: %s; trying again", name, error)
+                else:
+                    return
+
+    async def _undone(self, name: str, move: str) -> bool:
+        """Leaves the group to the brokers, unless the record says that it was taken over: its members may have
+        committed since. Returns whether it was undone. The record says last that the group is native and at rest: who
+        finds it moving does all of this again."""
+        undoing = await self._kinds.claim_undo(name, move)
+        if undoing is None:
+            record = self._kinds.record_of(name)
+            return record is None or not record.fenced
+        log.info("undoing a take-over group=%s", name)
+        await self._removed(name)
+        node = await self._instances.native_coordinator(name)
+        if node is not None:
+            await self._native.leave(node, name, [("", FENCE)])
+        await self._kinds.record(name, GroupKind.NATIVE, GroupRecord(GroupKind.NATIVE, moving=undoing), moving="")
+        return True
+
+    async def _heard(self, name: str, before: Namesake, version: int, began: float) -> tuple[dict[str, Seen], float]:
+        """Waits until every registered instance has heard that the group is frozen. Returns what they know of its
+        members, and when it may be frozen no longer. Raises :class:`MoveRefused` if the group cannot be moved."""
+        known = await self._acknowledged(name, version, began + FREEZE_S)
+        namesake = await self._namesake(name)
+        if namesake is None or namesake.described != before.described:
+            raise MoveRefused("its members have changed; try again")
+        strangers = [one for one in namesake.members if one.member_id not in known]
+        if strangers:
+            shown = some([f"{one.client_id} at {one.client_host.removeprefix('/')}" for one in strangers], _SHOWN)
+            raise MoveRefused(f"members do not use the instances ({shown}); set their bootstrap.servers first")
+        theirs = {one.member_id: known[one.member_id] for one in namesake.members}
+        if len({one.generation for one in theirs.values()}) > 1:
+            raise MoveRefused("its members are not of one generation; try again")
+        longest_ms = round(self._manager.limits.max_session_timeout_s * 1000)
+        sessions = [(one.session_ms or longest_ms) / 1000 for one in theirs.values()]
+        return theirs, began + min(FREEZE_S, *(one / 3 for one in sessions), FREEZE_S)
+
+    async def _copied(self, name: str, namesake: Namesake, known: Mapping[str, Seen]) -> int:
+        """Copies the group, and returns the number of its offsets. The fence's generation lies after every commit that
+        the broker has accepted."""
+        offsets = await self._offsets(namesake.node, name)
+        await self._store(name, namesake, known, offsets)
+        after = await self._namesake(name)
+        if after is None or not after.is_closed:
+            raise MoveRefused("somebody else has joined the brokers' group meanwhile")
+        return len(offsets)
+
+    async def _settled(self, name: str) -> Namesake:
+        """Waits, while nothing is frozen, until the namesake is at rest and has no open transaction."""
+        why = "it is rebalancing"
+        for _ in range(_SETTLES):
+            try:
+                namesake = await self._namesake(name)
+                if namesake is None:
+                    raise MoveRefused("the brokers do not coordinate it")
+                if namesake.is_fenced:
+                    await self._native.leave(namesake.node, name, [("", FENCE)])
+                elif namesake.described.group_state in {ClassicState.STABLE, ClassicState.EMPTY}:
+                    await self._offsets(namesake.node, name)
+                    return namesake
+            except Moving as moving:
+                why = f"its coordinator or a transaction is under way: {moving}"
+            await asyncio.sleep(_SETTLE_CHECK_S)
+        raise MoveRefused(f"{why}; try again")
+
+    async def _namesake(self, name: str) -> Namesake | None:
+        node = await self._instances.native_coordinator(name)
+        if node is None:
+            return None
+        request = message("DescribeGroupsRequest")(groups=(name,))
+        found = of_group((await self._native.ask(node, "DescribeGroups", _DESCRIBE, request)).groups, name)
+        _check(found.error_code, "the brokers' group cannot be described")
+        if found.group_state != ClassicState.DEAD:
+            return Namesake(node, found)
+        try:
+            if not await self._native.exists(name):
+                return None
+        except GroupError as error:
+            raise BrokerError(f"the brokers' group cannot be found: {error.error.name}") from error
+        request = message("ConsumerGroupDescribeRequest")(group_ids=(name,))
+        consumers = of_group((await self._native.ask(node, "ConsumerGroupDescribe", 0, request)).groups, name)
+        _check(consumers.error_code, "the brokers' group cannot be described")
+        if consumers.members:
+            raise MoveRefused("its members use KIP-848; stop them, or switch them to group.protocol=classic first")
+        empty = message("DescribeGroupsResponse").struct("DescribedGroup")
+        return Namesake(node, empty(group_id=name, group_state=ClassicState.EMPTY))
+
+    async def _acknowledged(self, name: str, version: int, late: float) -> dict[str, Seen]:
+        """Waits until every registered instance has heard that the group is frozen, and returns the members that any of
+        them has seen."""
+        partition, running = partition_of(name), self._instances.running()
+        while True:
+            heard = await self._kinds.acknowledged(partition, running)
+            missing = sorted(one for one in running if one not in heard or heard[one].seen < version)
+            if not missing:
+                break
+            if _now() >= late:
+                raise MoveRefused(f"instances {', '.join(map(str, missing))} did not acknowledge; look at their logs")
+            await asyncio.sleep(_CHECK_S)
+        if any(name in one.transactional for one in heard.values()):
+            raise MoveRefused("its offsets are committed in transactions, which only the brokers can do")
+        seen: dict[str, Seen] = {}
+        for one in heard.values():
+            for member_id, known in one.members.get(name, {}).items():
+                if member_id not in seen or seen[member_id].generation < known.generation:
+                    seen[member_id] = known
+        return seen
+
+    async def _offsets(self, node: Node, name: str) -> dict[TopicPartition, Any]:
+        async def ask(request: str, version: Any, value: Any) -> Any:
+            return await self._native.ask(node, request, version, value)
+
+        (answer,) = await fetch_offsets(ask, [name], _FETCH_STABLE, require_stable=True)
+        code, where = refused_offsets(answer)
+        _check(code, f"the brokers' offsets cannot be read {where}".rstrip())
+        return committed_offsets(answer)
+
+    async def _store(
+        self, name: str, namesake: Namesake, known: Mapping[str, Seen], offsets: Mapping[Any, Any]
+    ) -> None:
+        """Writes the offsets and the members to the log, and reads them back."""
+        manager, described = self._manager, namesake.described
+        await self._removed(name)
+        assignments = {one.member_id: one.member_assignment for one in namesake.members}
+        topics = {tp.topic for tp in offsets} | assigned_topics(assignments.values())
+        await manager.topics.learn(topics, follow=True)
+        now_ms = manager.now_ms()
+        stored: Offsets = {
+            (tp.topic, tp.partition): CommittedOffset(
+                one.committed_offset,
+                one.committed_leader_epoch,
+                one.metadata or "",
+                now_ms,
+                manager.topics.identity(tp.topic),
+            )
+            for tp, one in offsets.items()
+        }
+        if manager.add_group(name) is None:
+            raise MoveRefused("this instance no longer coordinates its partition")
+        for part in parts(list(stored), _OFFSETS_AT_ONCE):
+            _refuse(await manager.store_offsets(name, {where: stored[where] for where in part}))
+        if dict(manager.offsets(name)) != stored:
+            raise MoveRefused("its offsets were not written completely")
+        if not known:
+            return
+        generation = next(iter(known.values())).generation
+        group = GroupMetadata(name, ClassicState.STABLE, now_ms, generation, protocol_name=described.protocol_data)
+        group.topic_ids = {topic: manager.topics.identity(topic) for topic in assigned_topics(assignments.values())}
+        for one in namesake.members:
+            group.add(self._member(name, described, one, known[one.member_id]), described.protocol_type)
+        _refuse(await manager.store_group(group, assignments, group.topic_ids))
+        machine = manager.states[partition_of(name)].groups[name] = Machine(group, manager.limits)
+        self._client_assigned.set_timer(name, machine)
+
+    def _member(self, name: str, described: Any, one: Any, seen: Seen) -> MemberMetadata:
+        longest_s = self._manager.limits.max_session_timeout_s
+        session_s = seen.session_ms / 1000 or longest_s
+        return MemberMetadata(
+            *(one.member_id, one.group_instance_id, one.client_id, one.client_host),
+            session_s,
+            seen.rebalance_ms / 1000 or longest_s,
+            (Protocol(described.protocol_data, one.member_metadata),),
+            one.member_assignment,
+            expires_at=self._manager.now(name) + session_s,
+            is_new=False,
+        )
+
+    # --- giving back -------------------------------------------------------------------------------------------------
+
+    async def give_back(self, name: str) -> str:
+        """Makes a client-assigned group native, and returns what was moved. Its members rejoin once; the brokers' first
+        generation waits for all of them. Raises :class:`MoveRefused`."""
+        try:
+            kind = await self._closed(name)
+            if self._groups.is_changing(name, or_writing=False):
+                raise MoveRefused("it is being changed; try again")
+            with self._groups.change(name):
+                return await self._given_back(name, kind)
+        except (StoreError, MalformedValue, BrokerError) as error:
+            raise MoveRefused(str(error)) from error
+
+    def _group(self, name: str) -> GroupMetadata:
+        machine = self._manager.group(name)
+        return machine.metadata if machine is not None else GroupMetadata(name)
+
+    async def _closed(self, name: str) -> str:
+        """Closes the namesake while the group goes on: into one without members, nobody gets for seconds. Returns its
+        protocol type."""
+        kind = self._group(name).protocol_type or CONSUMER_TYPE
+        record = self._kinds.record_of(name)
+        if record is None or not record.fenced:
+            namesake = await self._namesake(name)
+            if namesake is not None and namesake.members:
+                raise MoveRefused("the brokers' group of this name has members; stop them first")
+            await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED, record, fenced=True)
+            self._go_on(name)
+        late = _now() + _FENCED_WITHIN_S
+        while _now() < late:
+            namesake = await self._namesake(name) if name in self._standing else None
+            if namesake is not None and namesake.described.protocol_type not in {kind, ""}:
+                await self._native.leave(namesake.node, name, [("", FENCE)])  # an empty group may have another type
+                await self._reentered(name, kind)
+            elif namesake is not None and namesake.is_closed:
+                return kind
+            await asyncio.sleep(_SETTLE_CHECK_S)
+        raise MoveRefused("the brokers' group of this name cannot be closed; look at the instance's log")
+
+    async def _reentered(self, name: str, kind: str) -> None:
+        fence = await self._new_fence(name)
+        try:
+            await fence.join(kind)
+        except BaseException:
+            fence.close()
+            raise
+        self._keep(name, self._kept(name, fence))
+
+    async def _given_back(self, name: str, kind: str) -> str:
+        manager = self._manager
+        group = self._group(name)
+        if group.state not in {ClassicState.STABLE, ClassicState.EMPTY}:
+            raise MoveRefused("it is rebalancing; try again")
+        late = _now() + FREEZE_S
+        while manager.is_writing(name) and _now() < late:
+            await asyncio.sleep(_CHECK_S)
+        if manager.is_writing(name):
+            raise MoveRefused("commits are still being written; try again")
+        _refuse(await manager.prove(name))
+        offsets = manager.offsets(name)
+        await manager.topics.learn({topic for topic, _ in offsets})
+        stored = {TopicPartition(*where): one for where, one in current_offsets(offsets, manager.topics).items()}
+        machine, count = manager.group(name), len(group.members)
+        if name in self._fences:
+            self._fences.pop(name).cancel()
+        try:
+            async with asyncio.timeout_at(late):
+                await self._fill(name, kind, stored)
+            await self._record_return(name)
+        except TimeoutError as error:
+            self._go_on(name)
+            raise MoveRefused("writing its offsets to the brokers took too long") from error
+        except BaseException:
+            self._go_on(name)
+            raise
+        if machine is not None:
+            self._client_assigned.carry_out(name, machine, machine.end(Error.NOT_COORDINATOR))
+        self._go_on(name)
+        log.info("gave a group back to the brokers group=%s members=%d", name, count)
+        return f"{counted(len(stored), 'offset')}; {counted(count, 'member')} will rejoin"
+
+    async def _record_return(self, name: str) -> None:
+        """Records that the group is native again. If the outcome is unknown, finds out: a group that may be native by
+        now must take no commit here."""
+        partition = partition_of(name)
+        try:
+            await self._kinds.record(name, GroupKind.NATIVE, _TAKEN_OVER)
+        except BaseException:
+            while partition in self._manager.terms:
+                try:
+                    await asyncio.shield(self._kinds.find_out(partition))
+                    break
+                except (StoreError, MalformedValue) as error:
+                    log.info("cannot find out the kinds of groups partition=%d: %s; trying again", partition, error)
+                    await asyncio.sleep(_SETTLE_CHECK_S)
+            if self._kinds.record_of(name) != _RETURNING:
+                raise
+
+    async def _fill(self, name: str, kind: str, stored: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Makes the namesake's offsets those that are stored here."""
+        fence = await self._new_fence(name)
+        try:
+            await fence.join(kind)
+            node = await self._instances.native_coordinator(name)
+            if node is None:
+                raise BrokerError("the brokers coordinate no groups")
+            more = [tp for tp in await self._offsets(node, name) if tp not in stored]
+            if more:  # the broker deletes offsets only while it can read what the members subscribe to
+                await fence.join(kind, ["range"])
+                await self._delete_offsets(node, name, more)
+                await fence.join(kind)
+            for part in parts(sorted(stored), _OFFSETS_AT_ONCE):
+                await fence.commit({tp: stored[tp] for tp in part})
+            there = await self._offsets(node, name)
+            if {tp: one.committed_offset for tp, one in there.items()} != {
+                tp: one.offset for tp, one in stored.items()
+            }:
+                raise MoveRefused("its offsets were not written completely")
+        finally:
+            fence.close()
+
+    async def _delete_offsets(self, node: Node, name: str, gone: Sequence[TopicPartition]) -> None:
+        form = message("OffsetDeleteRequest")
+        of_topic, of_part = form.struct("OffsetDeleteRequestTopic"), form.struct("OffsetDeleteRequestPartition")
+        topics = tuple(
+            of_topic(name=topic, partitions=tuple(of_part(partition_index=one.partition) for one in found))
+            for topic, found in grouped(gone, lambda one: one.topic).items()
+        )
+        answer = await self._native.ask(node, "OffsetDelete", _DELETE, form(group_id=name, topics=topics))
+        codes = [part.error_code for topic in answer.topics for part in topic.partitions]
+        for code in (answer.error_code, *codes):
+            _check(code, "old offsets of the brokers' group cannot be deleted")
+
+    async def _released(self, name: str) -> None:
+        """Ends a give-back: opens the namesake, and ends the fence once all members are seen there, or once those that
+        are missing have lost their sessions: only then may the brokers hand out their partitions. May be repeated."""
+        group = self._group(name)
+        expected, late = _who(group.members.values()), _now() + _longest_s(group)
+        while True:
+            try:
+                namesake = await self._namesake(name)
+                if namesake is not None and namesake.is_closed and expected:
+                    await self._opened(name, namesake.described.protocol_type)
+                while namesake is not None and expected - _who(namesake.members) and _now() < late:
+                    await asyncio.sleep(_SETTLE_CHECK_S)
+                    namesake = await self._namesake(name)
+                if namesake is not None:
+                    await self._native.leave(namesake.node, name, [("", FENCE)])
+                await self._removed(name)
+                await self._kinds.record(name, GroupKind.NATIVE, _RETURNING, fenced=False)
+            except RecordChanged:
+                return
+            except (StoreError, MalformedValue, BrokerError, MoveRefused) as error:
+                log.info("cannot end giving back group=%s: %s; trying again", name, error)
+                await asyncio.sleep(_RESOLVES_AFTER_S)
+            else:
+                return
+
+    async def _removed(self, name: str) -> None:
+        """Removes what the log has of the group. It has no members there any more."""
+        group, manager = self._group(name), self._manager
+        if group.members:
+            empty = GroupMetadata(name, ClassicState.EMPTY, manager.now_ms(), group.generation_id, group.protocol_type)
+            _refuse(await manager.store_group(empty, {}))
+        if manager.has(name):
+            _refuse(await manager.delete_group(name))
+
+    async def _opened(self, name: str, kind: str) -> None:
+        """Lets the members into the namesake. They wait, because the fence does not join again."""
+        group = self._group(name)
+        fence = await self._new_fence(name)
+        try:
+            await fence.join(kind, sorted(group.candidates()), _longest_s(group))
+        finally:
+            fence.close()
+
+
+def _longest_s(group: GroupMetadata) -> float:
+    return max((max(one.session_timeout_s, one.rebalance_timeout_s) for one in group.members.values()), default=0.0)
+
+
+def _who(members: Iterable[Any]) -> Counter[tuple[str, str | None]]:
+    """Returns what tells members from others, although they join with other ids and by other hosts."""
+    static = ((one, getattr(one, "instance_id", None) or getattr(one, "group_instance_id", None)) for one in members)
+    return Counter((one.client_id, instance_id) for one, instance_id in static)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _committed(one: CommittedOffset) -> dict[str, Any]:
+    return {
+        "committed_offset": one.offset,
+        "committed_leader_epoch": one.leader_epoch,
+        "committed_metadata": one.metadata,
+    }
+
+
+def _check(code: int, what: str) -> None:
+    if unless_moving(code, f"{what}: "):
+        raise BrokerError(f"{what}: {named(code)}")
+
+
+def _refuse(error: Error) -> None:
+    if error is not Error.NONE:
+        raise MoveRefused(f"its groups log answered {error.name}")

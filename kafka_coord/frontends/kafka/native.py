@@ -1,0 +1,789 @@
+"""Native groups: the brokers coordinate them, and the instances pass their requests through (ADR 59). Also finds out
+which kind a group without a record is of.
+
+A request about native groups alone goes to the broker as it came, on the client's own connection. Only what names
+several groups, or has a version that the broker does not know, is taken apart here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.errors import BrokerError, MalformedValue, StoreError
+from kafka_coord.frontends.kafka import answers
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.kafka.group import LOOKS, GroupError, Listed, Loading, Why
+from kafka_coord.frontends.kafka.instances import Address, Instances, Node
+from kafka_coord.frontends.kafka.routing import LOCAL, Patch
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.kafka.connection import BrokerConnection, NoCommonVersion, Versions, of_group, only
+from kafka_coord.kafka.coordinators import Moving, unless_moving
+from kafka_coord.model import GroupKind
+from kafka_coord.model.names import LOG_PARTITIONS, partition_of
+from kafka_coord.wire.frames import answer_start
+from kafka_coord.wire.messages import Record, message
+from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import (
+    Acknowledged,
+    GroupRecord,
+    RecordChanged,
+    Recorded,
+    Seen,
+    acknowledge,
+    change_kinds,
+    decode_kinds,
+    forget_kind,
+    read_acknowledged,
+    read_kinds,
+    record_kind,
+    record_new,
+)
+from kafka_coord.zk.store import Check, Store
+from kafka_coord.zk.store import Node as Znode
+from kafka_coord.zk.watches import Watches
+
+log = logging.getLogger(__name__)
+
+FROZEN_S = 8.0
+"""How long a group that is being taken over is frozen at most, in seconds."""
+_UNDOING = "undoing "
+_LOOKS_S = 30.0
+_LOOKS_SOON_S = 0.5
+_KNOWN_WITHIN_S, _KNOWN_CHECK_S = 5.0, 0.02
+FOR_BROKERS = "kafka-coord-native"
+"""The client id with which an instance asks another one for the group that the broker beside it coordinates, whatever
+its recorded kind."""
+_VERSIONS = {name: (versions.first, versions.last) for name, versions in LOCAL.values()}
+_LISTS = {
+    "ConsumerGroupDescribe": ("group_ids", "groups"),
+    "DeleteGroups": ("groups_names", "results"),
+    "DescribeGroups": ("groups", "groups"),
+    "OffsetFetch": ("groups", "groups"),
+}
+"""The fields of requests that name several groups, and those of their responses."""
+_FETCH_OF_SEVERAL = 8
+_WAITING = frozenset({"DeleteGroups", "OffsetCommit", "OffsetDelete", "OffsetFetch"})
+"""Requests that wait while their group is frozen: clients do not repeat failed commits in their order (ADR 11)."""
+_IN_TRANSACTIONS = frozenset({"AddOffsetsToTxn", "TxnOffsetCommit"})
+FENCE = "kafka-coord"
+"""The group.instance.id and the protocol of the member that keeps others out of a namesake at the brokers (ADR 60)."""
+_FIND_COORDINATOR = 1
+"""A version that all brokers since 0.11 support."""
+_JOIN_WITH_THROTTLE, _THROTTLE = 2, 4
+"""The first version of JoinGroup whose response begins with a throttle time, and its length in bytes."""
+_LOOKS, _LOOK_AGAIN_S = 20, 0.1
+_IN_FLIGHT_CHECK_S = 0.005
+_IDLE_S = 1.0
+_MOST_KNOWN, _MOST_MEMBERS = 100_000, 5_000
+_DESCRIBE, _LEAVE = (4, 5), (3, 5)
+_DEAD = "Dead"
+_GONE = frozenset({Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID, Error.NONE})
+_ABSENT = frozenset({Error.GROUP_ID_NOT_FOUND, Error.UNSUPPORTED_VERSION})
+
+
+class Kinds:
+    """The recorded kinds of all groups. Use only on the event loop. Without a ``store``, they are kept in memory
+    only."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store
+        self._recorded: dict[int, Recorded] = {}
+        """The records of each partition of the groups log that have been read. What was known stays known while
+        ZooKeeper does not answer."""
+        self._wanted: dict[int, dict[str, GroupKind]] = {}
+        self._recording: dict[int, asyncio.Task[None]] = {}
+        self._terms: dict[int, Check] = {}
+        self._frozen_at: dict[tuple[str, str], float] = {}
+        """When this instance heard of each move that is under way."""
+        self._moved_at: dict[str, float] = {}
+        """When this instance last heard that a group is moving, or has ended to."""
+        self._is_current = store is None
+        self.on_freeze: Callable[[int, Recorded], None] = lambda _partition, _found: None
+
+    def of(self, group: str) -> GroupKind | None:
+        """Returns the recorded kind, or ``None`` if the group has no record, or if it is not known yet."""
+        record = self.record_of(group)
+        return None if record is None else record.kind
+
+    def are(self, kind: GroupKind, *groups: str) -> bool:
+        """Returns whether the groups are recorded as being of the kind."""
+        return all(self.of(one) is kind for one in groups)
+
+    def may_be_native(self, group: str) -> bool:
+        """Returns whether the group is native, or has no record."""
+        return self.of(group) in {None, GroupKind.NATIVE}
+
+    async def wait_known(self, group: str) -> None:
+        """Waits, as long as a request may, until the group's record, or that it has none, is known."""
+        late = asyncio.get_running_loop().time() + _KNOWN_WITHIN_S
+        while not self.knows(group) and asyncio.get_running_loop().time() < late:
+            await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def _of_partition(self, partition: int) -> Recorded:
+        return self._recorded.get(partition, Recorded())
+
+    def _told(self, partition: int, found: Recorded) -> None:
+        """Takes over what was read or written, unless something newer is known."""
+        if found.version < self._of_partition(partition).version:
+            return
+        self._recorded[partition] = found
+        moving = {(name, one.moving) for name, one in found.groups.items() if one.moving}
+        now = asyncio.get_running_loop().time() if moving or self._frozen_at else 0.0
+        for key in [one for one in self._frozen_at if partition_of(one[0]) == partition and one not in moving]:
+            del self._frozen_at[key]
+            self._moved_at = {name: at for name, at in self._moved_at.items() if now < at + FROZEN_S} | {key[0]: now}
+        for key in moving - self._frozen_at.keys():
+            self._frozen_at[key] = self._moved_at[key[0]] = now
+        if moving:
+            self.on_freeze(partition, found)
+
+    def record_of(self, group: str) -> GroupRecord | None:
+        return self._of_partition(partition_of(group)).groups.get(group)
+
+    def is_frozen(self, group: str) -> bool:
+        """Returns whether the group is being taken over, as far as this instance has heard. No move lasts longer than
+        :data:`FROZEN_S`."""
+        if not self._frozen_at:
+            return False
+        record = self.record_of(group)
+        since = self._frozen_at.get((group, record.moving)) if record is not None else None
+        return since is not None and asyncio.get_running_loop().time() < since + FROZEN_S
+
+    def is_surely_native(self, group: str) -> bool:
+        """Returns whether the group is native, and was not moving lately, by records that are not out of date."""
+        moved_at = self._moved_at.get(group)
+        is_still = moved_at is None or asyncio.get_running_loop().time() >= moved_at + FROZEN_S
+        return self._is_current and is_still and self.record_of(group) == GroupRecord(GroupKind.NATIVE)
+
+    async def thawed(self, groups: Iterable[str]) -> None:
+        """Waits until none of the groups is frozen, which takes :data:`FROZEN_S` at most."""
+        for one in groups:
+            while self.is_frozen(one):
+                await asyncio.sleep(_KNOWN_CHECK_S)
+
+    def knows(self, group: str) -> bool:
+        """Returns whether the group's record, or that it has none, is known."""
+        return self._store is None or partition_of(group) in self._recorded
+
+    # --- following ---------------------------------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Reads the records whenever they change. Runs until it is cancelled."""
+        if self._store is None:
+            return
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(news.set)
+
+        def told(partition: int, node: Znode | None) -> None:
+            try:
+                found = decode_kinds(partition, node)
+            except MalformedValue as error:
+                log.warning("cannot read the kinds of groups, so those known before are used: %s", error)
+                return
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._told, partition, found)
+
+        watches = Watches(self._store, wake)
+        for partition in range(LOG_PARTITIONS):
+            watches.data(layout.kinds(partition), partial(told, partition))
+        try:
+            while True:
+                news.clear()
+                self._is_current = False
+                self._is_current = is_done = await asyncio.to_thread(watches.step)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOKS_S if is_done else _LOOKS_SOON_S):
+                        await news.wait()
+        finally:
+            watches.close()
+
+    # --- recording ---------------------------------------------------------------------------------------------------
+
+    async def begin(self, partition: int, term: int, stored: Mapping[str, bool]) -> None:
+        """Begins a term, and records the kinds of groups that are stored without a record. ``stored`` are the groups in
+        the log, and whether they have members. A group that is in ZooKeeper, too, is managed, unless it has members
+        here. Raises :class:`StoreError` and :class:`MalformedValue`."""
+        fence = self._terms[partition] = Check(layout.log_partition(partition), term)
+        if self._store is not None:
+            self._told(partition, await asyncio.to_thread(_record_stored, self._store, partition, stored, fence))
+
+    def end(self, partition: int) -> None:
+        self._terms.pop(partition, None)
+
+    async def record_first(self, group: str, kind: GroupKind) -> GroupKind:
+        """Records the kind of a group that has none, and returns the kind that it has then. Only the instance with the
+        term of the group's partition may do so. Raises :class:`StoreError` and :class:`MalformedValue`."""
+        partition = partition_of(group)
+        self._wanted.setdefault(partition, {}).setdefault(group, kind)
+        while (found := self.of(group)) is None:  # groups that come at the same time are recorded together
+            if partition not in self._recording:
+                task = asyncio.create_task(self._record_wanted(partition))
+                self._recording[partition] = task
+                task.add_done_callback(lambda _task: self._recording.pop(partition, None))
+            self._wanted.setdefault(partition, {}).setdefault(group, kind)
+            await asyncio.shield(self._recording[partition])
+        return found
+
+    async def _record_wanted(self, partition: int) -> None:
+        wanted = self._wanted.pop(partition, {})
+        if self._store is None:
+            added = {name: GroupRecord(kind) for name, kind in wanted.items()}
+            self._keep(partition, {**added, **self._of_partition(partition).groups})
+        else:
+            fence = self._fence(partition)
+            self._told(partition, await asyncio.to_thread(record_new, self._store, partition, wanted, fence))
+
+    async def record(self, group: str, kind: GroupKind, expected: GroupRecord | None = None, **changes: Any) -> int:
+        """Records another kind, or another field, and returns the version of the records. Like :meth:`record_first`,
+        and raises :class:`RecordChanged` unless the record is the ``expected`` one, if that is given."""
+        partition = partition_of(group)
+        if self._store is None:
+            if expected is not None and self.record_of(group) != expected:
+                raise RecordChanged(f"the record of {group} has changed")
+            self._keep(partition, {**self._of_partition(partition).groups, group: GroupRecord(kind, **changes)})
+        elif changes or self.of(group) is not kind:
+            fence = self._fence(partition)
+            change = partial(record_kind, self._store, group, fence, expected, kind=kind, **changes)
+            found = await asyncio.to_thread(change)
+            self._told(partition, found)
+            return found.version
+        return self._of_partition(partition).version
+
+    async def find_out(self, partition: int) -> None:
+        """Finds out what is recorded, after a write whose outcome is unknown. Like :meth:`record_first`."""
+        if self._store is not None:
+            look = partial(change_kinds, self._store, partition, dict, self._fence(partition), always=True)
+            self._told(partition, await asyncio.to_thread(look))
+
+    async def claim_undo(self, group: str, move: str) -> str | None:
+        """Records that a move is being undone, unless it has ended: only the record knows, if a write's outcome is
+        unknown. Returns the new name of the move, or ``None`` if it has ended. Like :meth:`record_first`."""
+        await self.find_out(partition_of(group))
+        found, begun = self.record_of(group), move.removeprefix(_UNDOING)
+        undoing = f"{_UNDOING}{begun}"
+        if found is None or not begun or found.moving not in {begun, undoing}:
+            return None
+        if found.moving != undoing:
+            await self.record(group, found.kind, found, moving=undoing)
+        return undoing
+
+    async def acknowledge(self, partition: int, broker_id: int, heard: Acknowledged) -> None:
+        """Tells that this instance acts by what it has heard. Raises :class:`StoreError`."""
+        if self._store is not None:
+            await asyncio.to_thread(acknowledge, self._store, partition, broker_id, heard)
+
+    async def acknowledged(self, partition: int, brokers: Collection[int]) -> dict[int, Acknowledged]:
+        """Returns what each of the instances has acknowledged. Raises :class:`StoreError` and
+        :class:`MalformedValue`."""
+        return await asyncio.to_thread(read_acknowledged, self._store, partition, brokers) if self._store else {}
+
+    def unsettled(self, partition: int) -> dict[str, GroupRecord]:
+        """Returns the partition's groups that are moving, or whose namesakes at the brokers are fenced."""
+        return {name: one for name, one in self._of_partition(partition).groups.items() if one.moving or one.fenced}
+
+    async def is_at_rest(self, group: str) -> bool:
+        """Returns whether ZooKeeper says, now, that the group is native, not moving, and not fenced. Raises
+        :class:`StoreError` and :class:`MalformedValue`."""
+        record = self.record_of(group)
+        if self._store is not None:
+            record = await asyncio.to_thread(_read_now, self._store, group)
+        return record == GroupRecord(GroupKind.NATIVE)
+
+    async def forget(self, group: str) -> None:
+        """Removes the record of a group that was deleted. If that fails, the group keeps its kind."""
+        partition = partition_of(group)
+        try:
+            if self._store is not None:
+                self._told(partition, await asyncio.to_thread(forget_kind, self._store, group))
+            else:
+                left = {name: one for name, one in self._of_partition(partition).groups.items() if name != group}
+                self._keep(partition, left)
+        except (StoreError, MalformedValue) as error:
+            log.warning("cannot remove the kind of a deleted group group=%s: %s", group, error)
+
+    def _keep(self, partition: int, groups: Mapping[str, GroupRecord]) -> None:
+        self._told(partition, Recorded(self._of_partition(partition).version + 1, groups))
+
+    def _fence(self, partition: int) -> Check:
+        if partition not in self._terms:
+            raise StoreError("this instance no longer coordinates the group's partition", layout.kinds(partition))
+        return self._terms[partition]
+
+
+def _read_now(store: Store, group: str) -> GroupRecord | None:
+    store.sync(layout.KINDS)
+    return read_kinds(store, [group]).get(group)
+
+
+def _record_stored(store: Store, partition: int, in_log: Mapping[str, bool], fence: Check) -> Recorded:
+    store.sync(layout.GROUPS)
+    listing = store.children_many([layout.GROUPS])[0]
+    names: Iterable[str] = listing.names if listing is not None else ()
+    managed = {name for name in names if partition_of(name) == partition}
+    kinds = dict.fromkeys(in_log, GroupKind.CLIENT_ASSIGNED) | dict.fromkeys(managed, GroupKind.MANAGED)
+    kinds |= {name: GroupKind.CLIENT_ASSIGNED for name, has_members in in_log.items() if has_members}
+    return record_new(store, partition, kinds, fence, are_stored=True)
+
+
+@dataclass(slots=True)
+class PassedOn:
+    """A request that the broker is to answer. Call :meth:`end` when it has, or when it never will. If there is a
+    ``change``, it returns the response that the client gets."""
+
+    in_flight: Counter[str]
+    groups: Sequence[str]
+    change: Patch | None = None
+
+    def end(self) -> None:
+        for group in self.groups:
+            self.in_flight[group] -= 1
+            if not self.in_flight[group]:
+                del self.in_flight[group]
+        self.groups = ()
+
+
+class NativeGroups:
+    """The groups that the brokers coordinate. Use only on the event loop. ``connect`` connects to another instance, as
+    :data:`FOR_BROKERS`."""
+
+    type = ""
+    """In ListGroups, they have the types that the brokers say."""
+
+    def __init__(
+        self, instances: Instances, kinds: Kinds, connect: Callable[[Address], BrokerConnection] | None = None
+    ) -> None:
+        self._instances, self.kinds, self._connect = instances, kinds, connect
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._in_flight: Counter[str] = Counter()
+        """The requests that this instance has passed on and the broker has not answered, by group."""
+        self._timeouts: dict[tuple[int, str], tuple[int, int]] = {}
+        self._seen: dict[str, dict[str, Seen]] = {}
+        """What requests that were passed on said of members, by group and member id."""
+        self._transactional: dict[str, None] = {}
+        """The groups whose offsets were committed in transactions."""
+        self._is_free: dict[str, float] = {}
+        """When a namesake was last seen without a fence that an ended move has left there."""
+        self._asking: Counter[Address] = Counter()
+        self._used_at: dict[Address, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        kinds.on_freeze = self._frozen
+
+    def group(self, name: str, check: Callable[[], None]) -> NoReturn:
+        """Makes the client look up its coordinator again: this instance found out only now that the group is
+        native."""
+        del name, check
+        raise GroupError(Error.NOT_COORDINATOR)
+
+    async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
+        """The broker lists them itself (:meth:`listed_by_broker`)."""
+        del names, with_states
+        return []
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()
+
+    # --- passing through ---------------------------------------------------------------------------------------------
+
+    def is_meant(self, call: Call, group: str) -> bool:
+        """Returns whether the request means the group that the brokers coordinate."""
+        return call.client_id == FOR_BROKERS or self.kinds.are(GroupKind.NATIVE, group)
+
+    async def passes(self, name: str, call: Call) -> PassedOn | None:
+        """Returns a token if the whole request goes to the broker as it came, else ``None``."""
+        groups = _groups_of(name, call)
+        for one in groups:
+            await self.kinds.wait_known(one)
+        if name in _WAITING and call.client_id != FOR_BROKERS:
+            await self.kinds.thawed(groups)
+        if not groups or not all(self.is_meant(call, one) for one in groups) or name == "DeleteGroups":
+            return None
+        if await self._newest(name) < call.version:
+            return None
+        # nothing is awaited from here on: what is asked now holds until the request counts as passed on
+        if self._is_frozen(call, groups) or not all(self.is_meant(call, one) for one in groups):
+            return None
+        return self._begun(name, call, groups)
+
+    def _begun(self, name: str, call: Call, groups: Sequence[str]) -> PassedOn:
+        """Notes that a request is passed on. Of members, a take-over must know the generation and the timeouts."""
+        if call.client_id == FOR_BROKERS:
+            return PassedOn(Counter(), ())
+        change = None
+        if name != "OffsetFetch" and hasattr(call.request, "group_id"):
+            self._note(name, call)
+            change = partial(self._joined, call.request.group_id) if name == "JoinGroup" else None
+        self._in_flight.update(groups)
+        return PassedOn(self._in_flight, groups, change)
+
+    def _is_frozen(self, call: Call, groups: Iterable[str]) -> bool:
+        """Returns whether the request must wait until a take-over of a group has ended."""
+        return call.client_id != FOR_BROKERS and any(map(self.kinds.is_frozen, groups))
+
+    def _note(self, name: str, call: Call) -> None:
+        request, group = call.request, call.request.group_id
+        if name in _IN_TRANSACTIONS:
+            _remember(self._transactional, group, None)
+            return
+        connection = call.client.number, group
+        if name == "JoinGroup":
+            rebalance_ms = request.rebalance_timeout_ms if call.version >= 1 else request.session_timeout_ms
+            _remember(self._timeouts, connection, (request.session_timeout_ms, rebalance_ms))
+        generation = getattr(request, "generation_id", getattr(request, "generation_id_or_member_epoch", -1))
+        generation = getattr(request, "member_epoch", generation)
+        member_id = getattr(request, "member_id", "")
+        if member_id and generation >= 0:
+            members = self._seen.get(group, {})
+            known = members.get(member_id, Seen())
+            timeouts = self._timeouts.get(connection, (known.session_ms, known.rebalance_ms))
+            _remember(members, member_id, Seen(generation, *timeouts), _MOST_MEMBERS)
+            _remember(self._seen, group, members)
+
+    def _frozen(self, partition: int, found: Recorded) -> None:
+        """Acknowledges that groups of the partition are frozen, once nothing is in flight that was passed on before."""
+        self._run(self._acknowledge(partition, found))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _acknowledge(self, partition: int, found: Recorded) -> None:
+        moving = [name for name, one in found.groups.items() if one.moving]
+        late = asyncio.get_running_loop().time() + FROZEN_S
+        while any(self._in_flight[name] for name in moving):
+            if asyncio.get_running_loop().time() >= late:
+                return
+            await asyncio.sleep(_IN_FLIGHT_CHECK_S)
+        seen = {name: dict(self._seen.get(name, {})) for name in moving}
+        heard = Acknowledged(found.version, seen, tuple(name for name in moving if name in self._transactional))
+        try:
+            await self.kinds.acknowledge(partition, self._instances.broker_id, heard)
+        except StoreError as error:
+            log.info("cannot acknowledge that groups are taken over: %s", error)
+
+    # --- fences that were left behind --------------------------------------------------------------------------------
+
+    def _joined(self, group: str, frame: bytes, version: int) -> bytes:
+        return joined(frame, version, partial(self._may_be_fenced, group))
+
+    def _may_be_fenced(self, group: str, error: int) -> bool:
+        """Returns whether a fence may have caused the error of a JoinGroup: then the client looks up its coordinator
+        again, instead of giving up because its protocols do not fit. If the record says that the group is native, looks
+        whether an ended move has left a fence there."""
+        if error != Error.INCONSISTENT_GROUP_PROTOCOL:
+            return False
+        now = asyncio.get_running_loop().time()
+        if self.kinds.is_surely_native(group):
+            if now < self._is_free.get(group, -FROZEN_S) + FROZEN_S:
+                return False
+            self._run(self._freed(group))
+        return True
+
+    async def _freed(self, group: str) -> None:
+        """Removes a fence that belongs to no move any more: a record that is read after the fence was seen says that
+        no move goes on, and that none has ended well. Only that fence leaves, not one that has replaced it."""
+        try:
+            node = await self._instances.native_coordinator(group)
+            if node is None:
+                return
+            request = message("DescribeGroupsRequest")(groups=(group,))
+            found = of_group((await self.ask(node, "DescribeGroups", _DESCRIBE, request)).groups, group)
+            left = [(one.member_id, FENCE) for one in found.members if one.group_instance_id == FENCE]
+            if left and not await self.kinds.is_at_rest(group):
+                return
+            if left:
+                log.info("removing what an ended take-over has left in the brokers' group=%s", group)
+            await self.leave(node, group, left)
+            _remember(self._is_free, group, asyncio.get_running_loop().time())
+        except (BrokerError, Moving, StoreError, MalformedValue) as error:
+            log.info("cannot find out whether the brokers' group is fenced group=%s: %s", group, error)
+
+    async def leave(self, node: Node, group: str, leaving: Sequence[tuple[str, str | None]]) -> None:
+        """Removes members from a group of the brokers, each by its member id, its instance id, or both. Those that are
+        no members, or not with both, stay as they are. Raises :class:`BrokerError` (:class:`Moving`)."""
+        form = message("LeaveGroupRequest")
+        who = form.struct("MemberIdentity")
+        members = tuple(who(member_id=member_id, group_instance_id=instance_id) for member_id, instance_id in leaving)
+        if not members:
+            return
+        answer = await self.ask(node, "LeaveGroup", _LEAVE, form(group_id=group, members=members))
+        for code in (answer.error_code, *(one.error_code for one in answer.members)):
+            if code not in _GONE and unless_moving(code, "members cannot be removed from the brokers' group: "):
+                raise BrokerError(f"members cannot be removed from the brokers' group: {named(code)}")
+
+    # --- requests about several groups -------------------------------------------------------------------------------
+
+    async def answered(self, name: str, call: Call, ours: Callable[[Call], Awaitable[Any]]) -> Any:
+        """Answers a request of which the broker answers a part, in the name of the client. ``ours`` answers the rest.
+        Raises :class:`GroupError`, and :class:`OSError` as a request to the broker does."""
+        request, lists = call.request, _list_of(name, call)
+        groups = _groups_of(name, call)
+        if not any(self.is_meant(call, one) for one in groups):
+            return await ours(call)
+        if lists is None:
+            if name != "OffsetFetch" and self._is_frozen(call, groups):
+                raise Loading
+            return await self._answered_whole(name, call, groups)
+        asked, told = lists
+        sides: dict[bool, list[Any]] = {True: [], False: []}
+        for group, element in zip(groups, getattr(request, asked), strict=True):
+            sides[self.is_meant(call, group)].append(element)
+        theirs = await self._ask(name, call, _with(request, asked, sides[True]))
+        if sides[False]:
+            mine = await ours(Call(call.header, _with(request, asked, sides[False]), call.client))
+            setattr(theirs, told, (*getattr(mine, told), *getattr(theirs, told)))
+        if name == "DeleteGroups":
+            for one in theirs.results:
+                if not one.error_code and call.client_id != FOR_BROKERS:
+                    await self.kinds.forget(one.group_id)
+        return theirs
+
+    async def _answered_whole(self, name: str, call: Call, groups: Sequence[str]) -> Any:
+        """Answers a request about one group in a version that the broker does not know."""
+        passed = self._begun(name, call, groups)
+        try:
+            told = await self._ask(name, call, call.request)
+        finally:
+            passed.end()
+        if name == "JoinGroup" and self._may_be_fenced(groups[0], told.error_code):
+            told.error_code = Error.COORDINATOR_NOT_AVAILABLE
+        return told
+
+    async def _newest(self, name: str) -> int:
+        """Returns the newest version of a request that the broker and this instance support, or -1 if there is none.
+        Raises :class:`BrokerError`."""
+        try:
+            return await self._instances.newest_version(name, _VERSIONS[name])
+        except NoCommonVersion:
+            return -1
+
+    async def _ask(self, name: str, call: Call, request: Any) -> Any:
+        version = min(await self._newest(name), call.version)
+        if version < 0:
+            if name == "ConsumerGroupDescribe":
+                return message("ConsumerGroupDescribeResponse")(groups=[_not_found(one) for one in request.group_ids])
+            raise GroupError(Error.UNSUPPORTED_VERSION, "the brokers do not support this protocol")
+        if name == "OffsetFetch" and version < _FETCH_OF_SEVERAL <= call.version:
+            return await self._fetched_one_by_one(call, version, request)
+        return await call.client.ask_broker(name, version, request)
+
+    async def _fetched_one_by_one(self, call: Call, version: int, request: Any) -> Any:
+        """Asks brokers before 3.0, which answer about one group at a time."""
+        asking, telling = message("OffsetFetchRequest"), message("OffsetFetchResponse")
+        of_topic, of_group_ = asking.struct("OffsetFetchRequestTopic"), telling.struct("OffsetFetchResponseGroup")
+        groups = []
+        for one in request.groups:
+            topics = one.topics and [of_topic(name=t.name, partition_indexes=t.partition_indexes) for t in one.topics]
+            asked = asking(group_id=one.group_id, topics=topics, require_stable=request.require_stable)
+            told = await call.client.ask_broker("OffsetFetch", version, asked)
+            groups.append(of_group_(group_id=one.group_id, error_code=told.error_code, topics=told.topics))
+        return telling(groups=groups)
+
+    async def coordinator_of(self, call: Call, key: str, key_type: int) -> tuple[int, Node]:
+        """Asks the broker, as the client, who coordinates a group or a transaction, and returns the error and the
+        instance beside the coordinator."""
+        request = message("FindCoordinatorRequest")(key=key, key_type=key_type)
+        response = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, request)
+        node = self._instances.node(response.node_id, response.host, response.port)
+        if response.error_code or node is None:
+            return response.error_code or Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE
+        return Error.NONE, node
+
+    async def listed_by_broker(self, call: Call, known: set[str]) -> tuple[int, list[Listed]]:
+        """Returns the groups that the broker coordinates, except those that are recorded as coordinated by the
+        instances, or that are ``known`` to be. Asks as the client, which sees only what it may describe."""
+        version = min(await self._newest("ListGroups"), call.version)
+        told = await call.client.ask_broker("ListGroups", version, call.request)
+        rows = [
+            Listed(one.group_id, one.protocol_type, one.group_state, one.group_type.lower())
+            for one in told.groups
+            if one.group_id not in known and self.kinds.may_be_native(one.group_id)
+        ]
+        return told.error_code, rows
+
+    # --- looking for them --------------------------------------------------------------------------------------------
+
+    async def supports(self, name: str) -> bool:
+        """Returns whether the broker supports a request. Raises :class:`GroupError` if it cannot be asked."""
+        try:
+            return await self._newest(name) >= 0
+        except BrokerError:
+            raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
+
+    async def exists(self, group: str) -> bool:
+        """Returns whether the brokers coordinate the group, or hold offsets of it. Asks as this instance. Raises
+        :class:`GroupError` if that cannot be found out."""
+        reason = ""
+        for _ in range(_LOOKS):
+            try:
+                node = await self._instances.native_coordinator(group)
+                return node is not None and await self._exists_at(node, group)
+            except Moving as moving:
+                reason = str(moving)
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            except BrokerError as error:
+                reason = str(error)
+                break
+        log.warning("cannot find out whether the brokers coordinate group=%s: %s; the client must retry", group, reason)
+        raise GroupError(Error.COORDINATOR_NOT_AVAILABLE)
+
+    async def _exists_at(self, node: Node, group: str) -> bool:
+        request = message("DescribeGroupsRequest")(groups=(group,))
+        found = of_group((await self.ask(node, "DescribeGroups", 0, request)).groups, group)
+        _check(found.error_code, "DESCRIBE")
+        if not found.error_code and found.group_state != _DEAD:
+            return True
+        if await self._newest("ConsumerGroupDescribe") < 0:
+            return False
+        request = message("ConsumerGroupDescribeRequest")(group_ids=(group,))
+        found = only((await self.ask(node, "ConsumerGroupDescribe", 0, request)).groups, "groups")
+        _check(found.error_code, "DESCRIBE")
+        return found.error_code not in _ABSENT
+
+    async def ask(self, node: Node, name: str, version: int | Versions, value: Any) -> Any:
+        """Asks the brokers' own coordinator beside the instance at ``node``. Raises :class:`BrokerError`."""
+        address, loop = node[1:], asyncio.get_running_loop()
+        if address not in self._connections:
+            self._connections[address] = self.connection(node)
+        self._asking[address] += 1
+        try:
+            return await self._connections[address].ask(name, version, value)
+        finally:
+            self._asking[address] -= 1
+            self._used_at[address] = loop.time()
+            loop.call_later(_IDLE_S, self._end_idle, address)
+
+    def _end_idle(self, address: Address) -> None:
+        """Closes a connection that nobody has used for a while: it counts among another instance's clients."""
+        is_idle = asyncio.get_running_loop().time() >= self._used_at[address] + _IDLE_S - _IN_FLIGHT_CHECK_S
+        if is_idle and not self._asking[address] and address in self._connections:
+            self._connections.pop(address).close()
+
+    def connection(self, node: Node) -> BrokerConnection:
+        """Returns a new connection to the brokers' own coordinator beside the instance at ``node``."""
+        if node[0] == self._instances.broker_id or self._connect is None:
+            return self._instances.to_broker()
+        return self._connect(node[1:])
+
+
+class KindFinder:
+    """Finds out which kind a group without a record is of. ``matches_managed`` returns whether a group's name matches
+    the setting ``managed_groups``, and ``left_to_brokers`` whether a new group with this name is native."""
+
+    def __init__(
+        self,
+        manager: GroupMetadataManager,
+        managed: Collection[str],
+        native: NativeGroups,
+        matches_managed: Callable[[str], bool],
+        left_to_brokers: Callable[[str], bool],
+    ) -> None:
+        self._manager, self._managed, self._native = manager, managed, native
+        self._matches_managed, self._left_to_brokers = matches_managed, left_to_brokers
+
+    async def first_contact(self, name: str, why: Why) -> GroupKind:
+        """Returns what a group without a record is in one of the stores, native if the brokers know it, and otherwise
+        what a new group becomes. Records that if the group exists, or will by this request. Raises
+        :class:`GroupError`."""
+        kind = self.stored(name)
+        if kind is None and await self._native.exists(name):
+            kind = GroupKind.NATIVE
+        if kind is None and not why.creates:
+            return self._new(name, why)
+        if kind is None and self._left_to_brokers(name):
+            is_theirs = not why.is_kip_848 or await self._native.supports("ConsumerGroupHeartbeat")
+            kind = GroupKind.NATIVE if is_theirs else None
+        try:
+            return await self._native.kinds.record_first(name, kind or self._new(name, why))
+        except (StoreError, MalformedValue) as error:
+            log.info("cannot record the kind of group=%s: %s; the client must retry", name, error)
+            raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
+
+    def _new(self, name: str, why: Why) -> GroupKind:
+        is_managed = why.is_kip_848 or (why.protocol_type == CONSUMER and self._matches_managed(name))
+        return GroupKind.MANAGED if is_managed else GroupKind.CLIENT_ASSIGNED
+
+    def stored(self, name: str) -> GroupKind | None:
+        """Returns the kind of a group by where it is stored. One with members in the log is not managed."""
+        if name in self._managed and not self._has_members(name):
+            return GroupKind.MANAGED
+        return GroupKind.CLIENT_ASSIGNED if self._manager.has(name) else None
+
+    def is_or_becomes_managed(self, name: str, kind: GroupKind, why: Why) -> bool:
+        """Returns whether the newcomer finds a managed group: the group is one, or is client-assigned without members,
+        and the newcomer needs a managed one."""
+        becomes = kind is GroupKind.CLIENT_ASSIGNED and not self._has_members(name)
+        return GroupKind.MANAGED in {kind, self._new(name, why) if becomes else None}
+
+    def _has_members(self, name: str) -> bool:
+        machine = self._manager.group(name)
+        return machine is not None and machine.metadata.has_members
+
+    async def found(self, name: str) -> GroupKind | None:
+        """Returns the kind of a group that this instance coordinates, or ``None`` if there is no such group. Raises
+        :class:`GroupError`."""
+        if self._native.kinds.of(name) is None:
+            await self.first_contact(name, LOOKS)
+        return self._native.kinds.of(name)
+
+
+def joined(frame: bytes, version: int, is_retried: Callable[[int], bool]) -> bytes:
+    """Returns a broker's response to a JoinGroup as the client gets it: with COORDINATOR_NOT_AVAILABLE instead of an
+    error that ``is_retried``."""
+    at = answer_start(message("JoinGroupResponse"), version) + (_THROTTLE if version >= _JOIN_WITH_THROTTLE else 0)
+    if not is_retried(int.from_bytes(frame[at : at + 2], "big")):
+        return frame
+    return frame[:at] + Error.COORDINATOR_NOT_AVAILABLE.to_bytes(2, "big") + frame[at + 2 :]
+
+
+def _remember(known: dict[Any, Any], key: object, value: object, most: int = _MOST_KNOWN) -> None:
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > most:
+        del known[next(iter(known))]
+
+
+def _check(code: int, right: str) -> None:
+    if unless_moving(code) == Error.GROUP_AUTHORIZATION_FAILED:
+        raise BrokerError(f"{named(code)}; give the instances' user {right} on all groups")
+
+
+def _list_of(name: str, call: Call) -> tuple[str, str] | None:
+    return None if name == "OffsetFetch" and call.version < _FETCH_OF_SEVERAL else _LISTS.get(name)
+
+
+def _groups_of(name: str, call: Call) -> Sequence[str]:
+    """Returns the names of the groups that the request is about. FindCoordinator and ListGroups are answered by their
+    own handlers."""
+    lists = _list_of(name, call)
+    if lists is not None:
+        return [getattr(one, "group_id", one) for one in getattr(call.request, lists[0])]
+    group = getattr(call.request, "group_id", None)
+    return () if group is None else (group,)
+
+
+def _with(request: Record, field: str, value: Sequence[Any]) -> Record:
+    made = copy.copy(request)
+    setattr(made, field, value)
+    return made
+
+
+def _not_found(group: str) -> Any:
+    one = message("ConsumerGroupDescribeResponse").struct("DescribedGroup")
+    return one(error_code=Error.GROUP_ID_NOT_FOUND, error_message=f"Group {group} not found.", group_id=group)

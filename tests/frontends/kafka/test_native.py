@@ -1,0 +1,186 @@
+"""Tests of native groups, which the brokers coordinate, and of the recorded kinds of groups."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import ConsumerGroupState, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafka_coord import Consumer as CoordConsumer
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import GroupKind
+from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import forget_kind
+from tests.cli.running import Run
+from tests.frontends.kafka.conftest import Front, end_term
+from tests.frontends.kafka.peer import Peer
+from tests.frontends.kafka.records import PARTITIONS, RECORDS, consumed, filled, kind, member, members, read
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+HALF = RECORDS // 2
+
+
+@pytest.fixture(scope="module")
+def topic(front: Front, service: object) -> str:
+    del service
+    return filled(front)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"native-{next(_numbers)}"
+
+
+@pytest.fixture(scope="module")
+def left(front: Front, topic: str) -> Iterator[None]:
+    """The instances leave new groups whose names begin with ``native-new`` to the brokers."""
+    del topic
+
+    def restart(new_groups: str | None) -> None:
+        for broker_id in sorted(front.listeners):
+            front.stop(broker_id)
+            front.start(broker_id, new_groups=new_groups)
+        eventually(front.serves_every_group, within_s=60)
+
+    restart("native:native-new.*")
+    yield
+    restart(None)
+
+
+def test_a_group_of_the_brokers_stays_theirs_when_its_clients_are_pointed_at_the_instances(
+    front: Front, topic: str, group: str
+) -> None:
+    first = consumed(front.brokers, group, topic, HALF)
+    before = member(front.brokers, group, topic, **{"client.id": "before"})
+    after = member(front.bootstrap, group, topic, **{"client.id": "after"})
+    try:
+        rest = read([before, after], RECORDS - len(first))
+        assert sorted(first + rest) == list(range(RECORDS))
+        eventually(lambda: read([before, after], 1, 0.2) or len(after.assignment()) == PARTITIONS // 2)
+        assert kind(front, group) is GroupKind.NATIVE
+        assert members(front.brokers, group) == members(front.bootstrap, group) == ["after", "before"]
+        own = [TopicPartition(topic, one.partition, 7) for one in after.assignment()]
+        after.commit(offsets=own, asynchronous=False)
+        assert {one.offset for one in after.committed(own)} == {one.offset for one in before.committed(own)} == {7}
+    finally:
+        before.close()
+        after.close()
+
+
+def test_a_new_group_is_coordinated_unless_its_name_is_left_to_the_brokers(
+    front: Front, left: None, topic: str, group: str
+) -> None:
+    consumed(front.bootstrap, group, topic, RECORDS)
+    assert kind(front, group) is GroupKind.CLIENT_ASSIGNED
+    other = group.replace("native-", "native-new-")
+    consumed(front.bootstrap, other, topic, RECORDS)
+    assert kind(front, other) is GroupKind.NATIVE
+    admin = AdminClient({"bootstrap.servers": front.brokers})
+    known = {one.group_id for one in admin.list_consumer_groups().result(30).valid}
+    assert other in known
+    assert group not in known
+
+
+def test_groups_that_exist_before_kinds_are_recorded_are_recorded_as_what_they_are(
+    front: Front, topic: str, group: str
+) -> None:
+    """Each store, none, and both: a group with members in the log stays client-assigned."""
+    in_log, in_both, managed = group, f"{group}-both", f"{group}-managed"
+    consumed(front.bootstrap, in_log, topic, RECORDS)
+    here = member(front.bootstrap, in_both, topic)
+    read([here], RECORDS)
+    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=managed, topics=[topic]) as own:
+        eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
+    for one in (in_log, in_both, managed):
+        forget_kind(front.store, one)
+    front.store.ensure_path(layout.group(in_both))
+    eventually(lambda: in_both in front.serving(in_both).managed.groups)
+    for one in (in_log, in_both, managed):
+        end_term(front, partition_of(one))
+    eventually(lambda: kind(front, managed) is GroupKind.MANAGED)
+    eventually(lambda: kind(front, in_log) is GroupKind.CLIENT_ASSIGNED)
+    eventually(lambda: kind(front, in_both) is GroupKind.CLIENT_ASSIGNED)
+    assert kind(front, f"{group}-none") is None
+    here.close()
+
+
+def test_a_consumer_of_this_project_waits_while_its_group_is_recorded_as_another_kind(
+    front: Front, topic: str, group: str, coord: Run
+) -> None:
+    first = consumed(front.bootstrap, group, topic, HALF)
+    settings = {"zookeeper": front.cluster.zookeeper, "group": group, "topics": [topic]}
+    with CoordConsumer(**settings, auto_offset_reset="earliest") as own:
+        assert own.poll(3.0) is None
+        assert not own.assignment()
+        assert coord("groups", "convert", group, "--to", "managed", "--execute").code == 0
+        rest: list[object] = []
+        eventually(lambda: rest.extend(own.consume(500, 0.2)) or len(rest) >= RECORDS - len(first), within_s=60)
+        assert len(rest) == RECORDS - len(first), "it did not go on where the others stopped"
+
+
+def test_the_record_of_a_kind_goes_only_with_the_group(front: Front, topic: str, group: str) -> None:
+    consumed(front.bootstrap, group, topic, RECORDS)
+    assert kind(front, group) is GroupKind.CLIENT_ASSIGNED
+    admin = AdminClient({"bootstrap.servers": front.bootstrap})
+    admin.delete_consumer_groups([group])[group].result(30)
+    assert kind(front, group) is None
+    native = f"{group}-native"
+    consumed(front.brokers, native, topic, RECORDS)
+    consumed(front.bootstrap, native, topic, 0)
+    assert kind(front, native) is GroupKind.NATIVE
+    admin.delete_consumer_groups([native])[native].result(30)
+    assert kind(front, native) is None
+
+
+def test_tools_see_native_groups_among_the_others(front: Front, topic: str, group: str) -> None:
+    consumed(front.brokers, group, topic, HALF)
+    other = f"{group}-other"
+    consumed(front.bootstrap, other, topic, HALF)
+    admin = AdminClient({"bootstrap.servers": front.bootstrap})
+    listed = {one.group_id: one.state for one in admin.list_consumer_groups().result(30).valid}
+    assert listed[group] == listed[other] == ConsumerGroupState.EMPTY
+    consumed(front.bootstrap, group, topic, 0)  # it is recorded from here on
+    with Peer(front.serving(other)) as peer:
+        found = peer.ask("DescribeGroups", 5, groups=[group, other]).groups
+    assert {one.group_id for one in found} == {group, other}
+    assert all(one.error_code in {Error.NONE, Error.NOT_COORDINATOR} for one in found)
+
+
+def test_offsets_are_committed_in_transactions_of_native_groups(front: Front, topic: str, group: str) -> None:
+    consumed(front.brokers, group, topic, 0)
+    one = member(front.bootstrap, group, topic)
+    producer = Producer({"bootstrap.servers": front.bootstrap, "transactional.id": group})
+    try:
+        eventually(lambda: one.poll(0.05) or len(one.assignment()) == PARTITIONS)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        wanted = [TopicPartition(topic, number, 7 + number) for number in range(PARTITIONS)]
+        producer.send_offsets_to_transaction(wanted, one.consumer_group_metadata(), 30)
+        producer.commit_transaction(30)
+        assert [at.offset for at in one.committed(wanted)] == [at.offset for at in wanted]
+    finally:
+        one.close()
+
+
+def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, group: str, coord: Run) -> None:
+    consumed(front.brokers, group, topic, HALF)
+    one = member(front.bootstrap, group, topic, **{"client.id": "seen"})
+    try:
+        eventually(lambda: one.poll(0.05) or len(one.assignment()) == PARTITIONS)
+        found = coord("groups", "describe", group, "-o", "json").json()
+        assert (found["kind"], found["state"]) == ("native", "Stable")
+        assert [member["client"] for member in found["members"]] == ["seen"]
+        assert any(offset["committed_offset"] for offset in found["offsets"])
+        row = next(row for row in coord("groups", "list", "-o", "json").json() if row["group"] == group)
+        assert (row["kind"], row["members"], row["log_partition"]) == ("native", 1, None)
+        refused = coord("groups", "pause", group)
+        assert refused.code == 6
+        assert "the brokers coordinate it" in refused.err
+    finally:
+        one.close()

@@ -1,0 +1,242 @@
+"""Tests of the recorded kinds of groups."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
+from kafka_coord.frontends.kafka.native import Kinds, joined
+from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.model import GroupKind
+from kafka_coord.model.names import partition_of
+from kafka_coord.wire.frames import answer_start
+from kafka_coord.wire.messages import message
+from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import (
+    Acknowledged,
+    GroupRecord,
+    RecordChanged,
+    Seen,
+    acknowledge,
+    forget_kind,
+    read_acknowledged,
+    read_kinds,
+    record_kind,
+    record_new,
+)
+from kafka_coord.zk.store import Check, Op, OpResult
+from tests.simulation.store import SimulatedStore, connected_store
+
+GROUP = "delays"
+PARTITION = partition_of(GROUP)
+NATIVE, CLIENT_ASSIGNED, MANAGED = GroupKind.NATIVE, GroupKind.CLIENT_ASSIGNED, GroupKind.MANAGED
+
+
+@pytest.fixture
+def store() -> SimulatedStore:
+    made = connected_store()
+    made.ensure_path(layout.log_partition(PARTITION))
+    return made
+
+
+def fence(version: int = 0) -> Check:
+    return Check(layout.log_partition(PARTITION), version)
+
+
+def test_the_first_record_of_a_group_stays(store: SimulatedStore) -> None:
+    odd = "a name that ZooKeeper cannot hold/"
+    record_new(store, PARTITION, {GROUP: CLIENT_ASSIGNED, odd: NATIVE}, fence())
+    found = record_new(store, PARTITION, {GROUP: NATIVE}, fence())
+    assert found.groups == {GROUP: GroupRecord(CLIENT_ASSIGNED), odd: GroupRecord(NATIVE)}
+    assert found == record_new(store, PARTITION, {GROUP: NATIVE}, fence()), "nothing is written"
+    assert store.exists(layout.group(GROUP)) is None
+
+
+def test_a_group_that_was_created_in_zookeeper_meanwhile_is_managed(store: SimulatedStore) -> None:
+    store.ensure_path(layout.group(GROUP))
+    found = record_new(store, PARTITION, {GROUP: CLIENT_ASSIGNED}, fence())
+    assert found.groups[GROUP].kind is MANAGED
+    assert store.exists(layout.group(GROUP)) is not None
+
+
+def test_only_the_term_of_the_partition_records(store: SimulatedStore) -> None:
+    with pytest.raises(Fenced):
+        record_new(store, PARTITION, {GROUP: NATIVE}, fence(7))
+    assert not read_kinds(store)
+
+
+def test_a_concurrent_change_is_not_lost(store: SimulatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = next(name for name in map(str, range(10_000)) if partition_of(name) == PARTITION)
+    record_new(store, PARTITION, {GROUP: NATIVE}, fence())
+    multi, first = store.multi, [other]
+
+    def meddle(ops: list[Op]) -> tuple[OpResult, ...]:
+        if first:
+            record_new(store, PARTITION, {first.pop(): MANAGED}, fence())
+        return multi(ops)
+
+    monkeypatch.setattr(store, "multi", meddle)
+    record_kind(store, GROUP, fence(), kind=CLIENT_ASSIGNED, fenced=True)
+    assert read_kinds(store) == {GROUP: GroupRecord(CLIENT_ASSIGNED, fenced=True), other: GroupRecord(MANAGED)}
+    assert read_kinds(store, [other]) == {other: GroupRecord(MANAGED)}
+    with pytest.raises(RecordChanged):
+        record_kind(store, GROUP, fence(), GroupRecord(NATIVE), kind=MANAGED)
+
+
+def test_a_record_goes_with_its_group_unless_the_brokers_keep_something_of_it(store: SimulatedStore) -> None:
+    record_new(store, PARTITION, {GROUP: NATIVE}, fence())
+    for changes in ({"moving": "a"}, {"moving": "", "fenced": True}):
+        record_kind(store, GROUP, fence(), kind=CLIENT_ASSIGNED, **changes)
+        forget_kind(store, GROUP)
+        assert GROUP in read_kinds(store)
+    record_kind(store, GROUP, fence(), kind=NATIVE, fenced=False)
+    forget_kind(store, GROUP)
+    assert GROUP not in read_kinds(store)
+
+
+def lost(store: SimulatedStore, monkeypatch: pytest.MonkeyPatch, *, effective: bool) -> None:
+    """Has the next write no known outcome, whether or not it takes effect."""
+    multi = store.multi
+
+    def once(ops: list[Op]) -> tuple[OpResult, ...]:
+        monkeypatch.setattr(store, "multi", multi)
+        if effective:
+            multi(ops)
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(store, "multi", once)
+
+
+def moving(store: SimulatedStore) -> Kinds:
+    """The kinds of an instance that has begun a move, ``a``."""
+    kinds = Kinds(store)
+
+    async def begin() -> None:
+        await kinds.begin(PARTITION, 0, {})
+        await kinds.record_first(GROUP, NATIVE)
+        await kinds.record(GROUP, NATIVE, GroupRecord(NATIVE), moving="a")
+
+    asyncio.run(begin())
+    return kinds
+
+
+@pytest.mark.parametrize("effective", [True, False])
+def test_a_move_whose_end_is_unknown_is_undone_only_if_the_record_says_that_it_goes_on(
+    store: SimulatedStore, monkeypatch: pytest.MonkeyPatch, effective: bool
+) -> None:
+    """Whoever does not know whether the move was recorded must not make the group native: members may have
+    committed to it since."""
+    kinds = moving(store)
+    frozen, ended = GroupRecord(NATIVE, moving="a"), GroupRecord(CLIENT_ASSIGNED, fenced=True)
+    lost(store, monkeypatch, effective=effective)
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, frozen, moving="", fenced=True))
+    undoing = asyncio.run(kinds.claim_undo(GROUP, "a"))
+    assert (undoing is None) is effective
+    assert read_kinds(store)[GROUP] == (ended if effective else GroupRecord(NATIVE, moving=undoing or ""))
+    if not effective:
+        with pytest.raises(RecordChanged):  # the move cannot end well any more
+            asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, frozen, moving="", fenced=True))
+
+
+def test_only_the_move_that_is_meant_is_undone(store: SimulatedStore) -> None:
+    """One that began later goes on, and what is at rest stays so."""
+    kinds = moving(store)
+    assert asyncio.run(kinds.claim_undo(GROUP, "b")) is None
+    assert read_kinds(store)[GROUP].moving == "a"
+    asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, moving="", fenced=True))
+    assert asyncio.run(kinds.claim_undo(GROUP, "")) is None
+    assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced=True)
+
+
+@pytest.mark.parametrize("effective", [True, False])
+def test_an_undoing_whose_outcome_is_unknown_is_found_again(
+    store: SimulatedStore, monkeypatch: pytest.MonkeyPatch, effective: bool
+) -> None:
+    kinds = moving(store)
+    lost(store, monkeypatch, effective=effective)
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(kinds.claim_undo(GROUP, "a"))
+    undoing = asyncio.run(kinds.claim_undo(GROUP, "a"))
+    assert undoing is not None
+    assert asyncio.run(kinds.claim_undo(GROUP, undoing)) == undoing, "as the next term finds it"
+
+
+def test_a_write_of_unknown_outcome_has_none_once_it_was_found_out(
+    store: SimulatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is still under way, and comes after what was read: the record must not change then."""
+    kinds = moving(store)
+    asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, moving="", fenced=True))
+    late: list[list[Op]] = []
+    multi = store.multi
+
+    def under_way(ops: list[Op]) -> tuple[OpResult, ...]:
+        monkeypatch.setattr(store, "multi", multi)
+        late.append(ops)
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(store, "multi", under_way)
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(kinds.record(GROUP, NATIVE))
+    asyncio.run(kinds.find_out(PARTITION))
+    with pytest.raises(MultiFailed):
+        multi(late.pop())
+    assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced=True)
+
+
+def test_only_a_record_that_is_read_now_says_that_a_group_is_at_rest(store: SimulatedStore) -> None:
+    kinds = moving(store)
+    assert not asyncio.run(kinds.is_at_rest(GROUP))
+    record_kind(store, GROUP, fence(), kind=NATIVE, moving="")
+    assert kinds.unsettled(PARTITION), "it has not heard yet"
+    assert asyncio.run(kinds.is_at_rest(GROUP))
+
+
+def test_instances_acknowledge_with_what_they_have_seen(store: SimulatedStore) -> None:
+    record_new(store, PARTITION, {GROUP: NATIVE}, fence())
+    told = Acknowledged(3, {GROUP: {"m-1": Seen(7, 45_000, 300_000)}})
+    acknowledge(store, PARTITION, 2, Acknowledged(1))
+    acknowledge(store, PARTITION, 2, told)
+    assert read_acknowledged(store, PARTITION, [1, 2]) == {2: told}
+
+
+def refusal(version: int) -> bytes:
+    form = message("JoinGroupResponse")
+    answer = form(error_code=Error.INCONSISTENT_GROUP_PROTOCOL, member_id="m-1", protocol_name="")
+    return bytes(form.encode(answer, version, bytearray(answer_start(form, version))))
+
+
+def code(frame: bytes, version: int) -> int:
+    form = message("JoinGroupResponse")
+    told = form.decode(frame, version, answer_start(form, version))
+    assert told.member_id == "m-1"
+    return int(told.error_code)
+
+
+@pytest.mark.parametrize("version", range(LOCAL[11][1].first, LOCAL[11][1].last + 1))
+def test_a_member_that_the_fence_may_have_refused_looks_up_its_coordinator_again(version: int) -> None:
+    seen: list[int] = []
+
+    def is_retried(error: int) -> bool:
+        seen.append(error)
+        return len(seen) > 1
+
+    again, final = Error.COORDINATOR_NOT_AVAILABLE, Error.INCONSISTENT_GROUP_PROTOCOL
+    told = [code(joined(refusal(version), version, is_retried), version) for _ in range(2)]
+    assert (told, seen) == ([final, again], [final, final])
+
+
+def test_a_group_is_surely_native_only_while_no_move_may_have_left_a_fence() -> None:
+    async def play() -> list[bool]:
+        kinds = Kinds()
+        found = [kinds.is_surely_native(GROUP)]
+        for changes in ({}, {"fenced": True}, {}, {"moving": "a"}, {}):
+            await kinds.record(GROUP, NATIVE, **changes)
+            found.append(kinds.is_surely_native(GROUP))
+        return found
+
+    assert asyncio.run(play()) == [False, True, False, True, False, False]
