@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.journal import Kind, Phase
+from tests.chaos.journal import Kind, Observed, Phase
 from tests.chaos.judge.findings import Rule, Severity
 from tests.chaos.night import T0, T1, Night, broken, of, violations
 
@@ -148,6 +148,14 @@ def test_new_partitions_explain_a_lost_membership_only_in_a_client_assigned_grou
     mix.lost(6, "c1.11", T0, T1)
     (group,) = mix.run.groups
     assert (Rule.EXPLAINED in broken(mix.judged(group=replace(group, assigned=assigned)))) is not assigned
+
+
+@pytest.mark.parametrize(("until", "is_explained"), [(7, True), (5.5, False)])
+def test_a_lost_tree_explains_lost_memberships_until_its_end(mix: Night, until: float, is_explained: bool) -> None:
+    mix.event(4.5, Kind.TREE_LOST, "world:tree-lost-1", Phase.BEGIN)
+    mix.event(until, Kind.TREE_LOST, "world:tree-lost-1", Phase.END, **Observed().to_detail())
+    mix.lost(6, "c1.11", T0, T1)
+    assert (Rule.EXPLAINED in broken(mix.judged())) is not is_explained
 
 
 @pytest.mark.parametrize("stock", [True, False])

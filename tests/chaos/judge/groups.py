@@ -218,7 +218,8 @@ def explained(records: Records) -> Ruling:
     """Checks that each lost membership has a fault of the consumer, its link or ZooKeeper. For a consumer without
     ZooKeeper, it may also be a fault of a coordinator, and for a stock client, of a broker. In a client-assigned group,
     new partitions count as one: librdkafka before 2.10 gives everything up if it commits while the group forms its next
-    generation (https://github.com/confluentinc/librdkafka/issues/4059).
+    generation (https://github.com/confluentinc/librdkafka/issues/4059). A lost tree ends every membership, which some
+    members learn only once a coordinator is elected again.
     """
     findings: list[ChaosFinding] = []
     losses = 0
@@ -226,6 +227,8 @@ def explained(records: Records) -> Ruling:
     for life in records.lives:
         regrouped = _REGROUPED if life.journal.group in assigned else frozenset()
         for t, partitions in life.losses:
+            if _tree_is_lost(records, t):
+                continue
             if t > records.until:
                 continue  # the testbed stops all consumers then, and a query may leave with a planned micro-batch
             losses += 1
@@ -247,6 +250,12 @@ def explained(records: Records) -> Ruling:
                     )
                 )
     return ruling(Rule.EXPLAINED, findings, checked=f"{losses} losses of a membership", exercised=losses > 0)
+
+
+def _tree_is_lost(records: Records, t: float) -> bool:
+    ends = {event.target: event.t for event in records.of(Kind.TREE_LOST, phase=Phase.END)}
+    begun = records.of(Kind.TREE_LOST, phase=Phase.BEGIN)
+    return any(event.t <= t <= ends.get(event.target, records.until) for event in begun)
 
 
 def unmoved(records: Records) -> Ruling:
