@@ -38,7 +38,8 @@ PARTITIONS, RECORDS = 3, 300
 @pytest.fixture(scope="module")
 def coord(front: Front) -> Iterator[Run]:
     """Runs operators' commands, with a coordinator that records actions."""
-    with published(front.store, front.others), elected(front, front.of_elected):
+    with published(front.store, front.others), elected(front, front.of_elected) as service:
+        eventually(lambda: service.leads)  # its threads are not a test's
         yield partial(run, zookeeper=front.cluster.zookeeper)
 
 
