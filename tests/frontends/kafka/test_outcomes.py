@@ -89,8 +89,8 @@ class Place:
         return dict(self.listener.manager.terms)
 
     def sides(self, group: str) -> tuple[Side, Side]:
-        """Kafka's coordinator and this project's, for a group of this name on each."""
-        kafka = Side(host_and_port(self.broker.address), group, FLIGHTS)
+        """This project's coordinator, for a group of this name, and Kafka's, for another."""
+        kafka = Side(host_and_port(self.broker.address), f"{group}-at-kafka", FLIGHTS)
         return kafka, Authenticated(host_and_port(self.listener.address), group, FLIGHTS)
 
     @contextlib.contextmanager
