@@ -188,6 +188,16 @@ def test_a_write_of_unknown_outcome_has_none_once_it_was_found_out(
     assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced=True)
 
 
+def test_an_instance_that_records_under_an_old_term_hears_that_it_was_deposed(store: SimulatedStore) -> None:
+    """Otherwise it waits for ever for what only a newer term can record."""
+    kinds, deposed = moving(store), list[int]()
+    kinds.on_deposed = deposed.append
+    store.set(layout.log_partition(PARTITION), b"", -1)
+    with pytest.raises(Fenced):
+        asyncio.run(kinds.find_out(PARTITION))
+    assert deposed == [PARTITION]
+
+
 def test_only_a_record_that_is_read_now_says_that_a_group_is_at_rest(store: SimulatedStore) -> None:
     kinds = moving(store)
     assert not asyncio.run(kinds.is_at_rest(GROUP))

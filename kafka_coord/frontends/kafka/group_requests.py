@@ -111,6 +111,7 @@ class GroupCoordinator:
         matches: Callable[[str], bool] = lambda name: is_legal(name) and is_managed_by_name(name)  # noqa: E731
         self.client_assigned = ClientAssignedGroups(manager, managed.administration.record)
         self.native = native or NativeGroups(instances, Kinds())
+        self.native.kinds.on_deposed = lambda partition: manager.resign(partition, "a newer term was claimed")
         finder = KindFinder(manager, managed.groups, self.native, matches, left_to_brokers)
         self.groups = Groups(manager, instances, self.client_assigned, managed, self.native, finder, on_elsewhere)
         self.moves = Moves(self.groups, self.client_assigned, self.native, instances)

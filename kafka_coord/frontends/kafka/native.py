@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.metadata import CONSUMER
-from kafka_coord.errors import BrokerError, MalformedValue, StoreError
+from kafka_coord.errors import BrokerError, Fenced, MalformedValue, StoreError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.group import LOOKS, GroupError, Listed, Loading, Why
@@ -109,6 +109,7 @@ class Kinds:
         """When this instance last heard that a group is moving, or has ended to."""
         self._is_current = store is None
         self.on_freeze: Callable[[int, Recorded], None] = lambda _partition, _found: None
+        self.on_deposed: Callable[[int], None] = lambda _partition: None
 
     def of(self, group: str) -> GroupKind | None:
         """Returns the recorded kind, or ``None`` if the group has no record, or if it is not known yet."""
@@ -218,7 +219,7 @@ class Kinds:
         here. Raises :class:`StoreError` and :class:`MalformedValue`."""
         fence = self._terms[partition] = Check(layout.log_partition(partition), term)
         if self._store is not None:
-            self._told(partition, await asyncio.to_thread(_record_stored, self._store, partition, stored, fence))
+            self._told(partition, await self._written(partition, _record_stored, self._store, partition, stored, fence))
 
     def end(self, partition: int) -> None:
         self._terms.pop(partition, None)
@@ -244,7 +245,7 @@ class Kinds:
             self._keep(partition, {**added, **self._of_partition(partition).groups})
         else:
             fence = self._fence(partition)
-            self._told(partition, await asyncio.to_thread(record_new, self._store, partition, wanted, fence))
+            self._told(partition, await self._written(partition, record_new, self._store, partition, wanted, fence))
 
     async def record(self, group: str, kind: GroupKind, expected: GroupRecord | None = None, **changes: Any) -> int:
         """Records another kind, or another field, and returns the version of the records. Like :meth:`record_first`,
@@ -257,7 +258,7 @@ class Kinds:
         elif changes or self.of(group) is not kind:
             fence = self._fence(partition)
             change = partial(record_kind, self._store, group, fence, expected, kind=kind, **changes)
-            found = await asyncio.to_thread(change)
+            found = await self._written(partition, change)
             self._told(partition, found)
             return found.version
         return self._of_partition(partition).version
@@ -266,7 +267,14 @@ class Kinds:
         """Finds out what is recorded, after a write whose outcome is unknown. Like :meth:`record_first`."""
         if self._store is not None:
             look = partial(change_kinds, self._store, partition, dict, self._fence(partition), always=True)
-            self._told(partition, await asyncio.to_thread(look))
+            self._told(partition, await self._written(partition, look))
+
+    async def _written(self, partition: int, write: Callable[..., Recorded], *arguments: Any) -> Recorded:
+        try:
+            return await asyncio.to_thread(write, *arguments)
+        except Fenced:  # a newer term was claimed, even if nobody has begun it: nothing can be recorded in this one
+            self.on_deposed(partition)
+            raise
 
     async def claim_undo(self, group: str, move: str) -> str | None:
         """Records that a move is being undone, unless it has ended: only the record knows, if a write's outcome is
