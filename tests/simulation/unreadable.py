@@ -53,10 +53,10 @@ class Vandal:
         self._cluster.occurred[f"unreadable {kind}"] += 1
         self._cluster.say(f"{path} becomes unreadable: {garbage!r}, was {was!r}")
         self._cluster.write(SetData(path, garbage) if path in nodes else Create(path, garbage))
-        remedy = self._remedy(kind, path, was)
+        remedy, struck = self._remedy(kind, path, was), nodes[path].mzxid
 
         def heal() -> None:
-            if path in nodes and nodes[path].data == garbage:
+            if path in nodes and nodes[path].mzxid == struck:  # no later strike
                 self._cluster.say(f"{path} is repaired")
                 remedy()
                 self._cluster.later(HEAL_AGAIN_S, heal)
