@@ -260,7 +260,7 @@ class Moves:
             else:
                 await self._native.leave(node, name, others)
             await fence.join(told.protocol_type)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             fence.close()
             raise
         return fence
@@ -297,7 +297,7 @@ class Moves:
                 fence = await self._entered(name, namesake)
                 count = await self._copied(name, namesake, known)
             await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED, frozen, moving="", fenced=True)
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             if not await asyncio.shield(self._left_to_brokers(name, frozen.moving, fence)):
                 pass  # it was recorded, although that was not known
             elif isinstance(error, TimeoutError):
@@ -543,7 +543,7 @@ class Moves:
         fence = await self._new_fence(name)
         try:
             await fence.join(kind)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             fence.close()
             raise
         self._keep(name, self._kept(name, fence))
@@ -572,7 +572,7 @@ class Moves:
         except TimeoutError as error:
             self._go_on(name)
             raise MoveRefused("writing its offsets to the brokers took too long") from error
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             self._go_on(name)
             raise
         if machine is not None:
@@ -587,7 +587,7 @@ class Moves:
         partition = partition_of(name)
         try:
             await self._kinds.record(name, GroupKind.NATIVE, _TAKEN_OVER)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             while partition in self._manager.terms:
                 try:
                     await asyncio.shield(self._kinds.find_out(partition))
