@@ -10,7 +10,6 @@ from typing import Any
 from confluent_kafka import KafkaError
 from msgspec import structs
 
-from kafka_coord.channel import membership
 from kafka_coord.channel.membership import Membership
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
@@ -431,10 +430,6 @@ def _stored_is_not_committed_again() -> Patch:
     return HeldPartition, "admit", admit
 
 
-def _confirmation_is_of_the_latest_offer() -> Patch:
-    return membership, "_is_ambiguous", lambda *_: False
-
-
 def _remembered_only_with_a_start() -> Patch:
     return decision_writer, "_covering", lambda *_: StartOffsets()
 
@@ -484,7 +479,6 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no instance lists the ends that members cannot": _no_instance_lists_ends,
     "a subscription is remembered only with a start": _remembered_only_with_a_start,
     "a stored offset is not committed again while another commit is under way": _stored_is_not_committed_again,
-    "a confirmation is taken for one of the latest offer": _confirmation_is_of_the_latest_offer,
     **KAFKA_MUTATIONS,
     **POLLED_MUTATIONS,
 }

@@ -16,7 +16,7 @@ import click
 from hypothesis import Phase, settings
 
 from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.faults import ALL_FAULTS, FAULTS, UNREADABLE
+from tests.simulation.faults import FAULTS, UNREADABLE
 from tests.simulation.mutations import MUTATIONS, TELLING, mutated
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
@@ -32,7 +32,6 @@ FAULTS_UNDER = TELLING | {
     "partitions kept during a grace period are started elsewhere": frozenset({"kill", "close", "grow"}),
     "an epoch written without compare-and-set": frozenset({"resign", "depose", "freeze", "cut"}),
     "no grace period": frozenset({"kill", "close"}),
-    "a confirmation is taken for one of the latest offer": ALL_FAULTS,
 }
 """The faults to run a defect with, if other faults hide it for long."""
 

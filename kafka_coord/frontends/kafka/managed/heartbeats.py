@@ -270,8 +270,10 @@ class ConsumerGroupMember(KafkaMember):
             self.pace.given_up(self.members.now)
 
     def _tell(self, beat: ConsumerHeartbeat, interval_s: float) -> None:
+        """Answers, with the assignment as long as it is not acknowledged: the client may have missed an answer without
+        saying so, as librdkafka does after a timeout (``rdkafka_cgrp.c``)."""
         news = None
-        if beat.is_whole or self.sent != self.assignment:
+        if beat.is_whole or self.told or self.sent != self.assignment:
             news = self.sent = self.assignment
         self.told = self.command is not None
         ids = frozenset() if news is None else self._by_id(news)

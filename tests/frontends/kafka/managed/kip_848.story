@@ -4,7 +4,7 @@ heartbeat is the epoch, the assignment if the client does not know it, and when 
 = a join is answered when partitions are available
 m1 beats join  -> waits
 start m1 3 0,1  -> m1: 3 [0,1]
-m1 beats 3 owned=  -> m1: 3
+m1 beats 3 owned=  -> m1: 3 [0,1]
 m1 beats 3 owned=0,1  -> m1: 3; m1 writes: acknowledges start
 stored
 
@@ -13,7 +13,7 @@ holds m1 0,1 librdkafka
 m1 beats 3  -> waits
 stop m1 4 1  -> m1: 3 [0], next in 3.00 s
 # an acknowledgement may follow this heartbeat
-m1 beats 3  -> m1: 3
+m1 beats 3  -> m1: 3 [0]
 m1 beats 3 owned=0  -> m1 writes: acknowledges stop; waits
 stored
 start m1 5 2  -> m1: 5 [0,2], next in 3.00 s
@@ -179,7 +179,7 @@ wait 0.01  -> m1: 1 []
 holds m1 0,1
 stop m1 4 1
 m1 beats 3  -> m1: 3 [0]
-m1 beats 3 owned=0,1  -> m1: 3
+m1 beats 3 owned=0,1  -> m1: 3 [0]
 m1 beats 3 owned=0  -> m1: 4; m1 writes: acknowledges stop
 stored
 # the answer with the new epoch may be lost
@@ -196,7 +196,7 @@ holds m1 0,1
 ids flights=another-id
 stop m1 4 0,1
 m1 beats 3  -> m1: 3 []
-m1 beats 3 owned=0  -> m1: 3
+m1 beats 3 owned=0  -> m1: 3 []
 m1 beats 3 owned=  -> m1: 4; m1 writes: acknowledges stop
 stored
 start m1 5 0
@@ -206,7 +206,7 @@ m1 beats 4  -> m1: 5 [0] as another-id 0
 ids fares=fares-id
 m1 beats join  -> waits
 start m1 3 0,fares-0  -> m1: 3 [fares-0,0]
-m1 beats 3 owned=0  -> m1: 3
+m1 beats 3 owned=0  -> m1: 3 [fares-0,0]
 doubtful  -> fares; flights
 ids fares=another-id
 m1 beats 3  -> m1: 3; m1 writes: acknowledges start
@@ -261,20 +261,26 @@ m1 commits 3 7 partition=2  -> m1: STALE_MEMBER_EPOCH
 stop m1 4 1
 m1 beats 3  -> m1: 3 [0]
 # a client that claims unknown partitions has not shown that it stopped any
-m1 beats 3 owned=0,2  -> m1: 3
-m1 beats 3 owned=0,unknown-0  -> m1: 3
+m1 beats 3 owned=0,2  -> m1: 3 [0]
+m1 beats 3 owned=0,unknown-0  -> m1: 3 [0]
 m1 beats 3 owned=0  -> m1: 4; m1 writes: acknowledges stop
 
 = a command is not acknowledged before all of it is carried out
 m1 beats join  -> waits
 start m1 3 0,1,2  -> m1: 3 [0,1,2]
-m1 beats 3 owned=0,1  -> m1: 3
+m1 beats 3 owned=0,1  -> m1: 3 [0,1,2]
 m1 beats 3 owned=0,1,2  -> m1: 3; m1 writes: acknowledges start
 stored
 stop m1 4 1,2
 m1 beats 3  -> m1: 3 [0]
-m1 beats 3 owned=0,2  -> m1: 3
+m1 beats 3 owned=0,2  -> m1: 3 [0]
 m1 beats 3 owned=0  -> m1: 4; m1 writes: acknowledges stop
+
+= an assignment whose answer was lost is told again, though the heartbeat does not say so
+holds m1 0
+m1 beats 3  -> m1: 3
+start m1 4 1
+m1 beats 3  -> m1: 4 [0,1]
 
 = a client that never acknowledges gets its assignment again and keeps its epoch
 holds m1 0,1 librdkafka
@@ -417,7 +423,7 @@ m2 beats join instance=i1  -> waits
 start i1 4 0  -> m2: 4 [0]
 m1 beats 3 instance=i1  -> m1: FENCED_INSTANCE_ID
 m1 commits 3 9  -> m1: UNKNOWN_MEMBER_ID
-m2 beats 4 instance=i1  -> m2: 4
+m2 beats 4 instance=i1  -> m2: 4 [0]
 
 = a member of an earlier term keeps its partitions
 earlier m1 m2

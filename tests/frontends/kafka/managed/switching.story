@@ -104,7 +104,7 @@ k2 beats join instance=i1  -> k2: UNRELEASED_INSTANCE_ID
 = a classic client takes the place of a KIP-848 member
 k1 beats join instance=i1  -> waits
 start i1 3 0  -> k1: 3 [0]
-k1 beats 3 instance=i1  -> k1: 3
+k1 beats 3 instance=i1  -> k1: 3 [0]
 c1 joins new instance=i1  -> i1 writes: leaves (replaced); waits
 k1 beats 3 instance=i1  -> k1: FENCED_INSTANCE_ID
 stored
