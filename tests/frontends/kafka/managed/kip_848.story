@@ -277,9 +277,9 @@ m1 beats 3 owned=0,2  -> m1: 3 [0]
 m1 beats 3 owned=0  -> m1: 4; m1 writes: acknowledges stop
 
 = an assignment whose answer was lost is told again, though the heartbeat does not say so
-holds m1 0
-m1 beats 3  -> m1: 3
-start m1 4 1
+holds m1 0 librdkafka
+m1 beats 3  -> waits
+start m1 4 1  -> m1: 4 [0,1], next in 3.00 s
 m1 beats 3  -> m1: 4 [0,1]
 
 = a client that never acknowledges gets its assignment again and keeps its epoch
