@@ -89,7 +89,7 @@ class Renewed(Generic[T]):
         self.problem = ""
         """Why the files as they are now are not used, or "" if they are."""
         if problem := self._not_valid(self._value):
-            log.warning("using the %s although %s", what, problem, extra={"event": "not_valid"})
+            log.warning("using the %s although %s", what, problem)
 
     @classmethod
     def fixed(cls, value: T) -> Renewed[T]:

@@ -214,7 +214,7 @@ class GroupDirectory:
             names, unlisted = groups.names()
             found += [(name, groups) for name in names]
             missing += unlisted
-        return sorted(found, key=lambda one: (one[0], one[1].kind)), missing
+        return sorted(found, key=lambda one: (one[0], one[1].kind)), list(dict.fromkeys(missing))
 
     def list(self, log_ranges: LogRanges | None = None, on_offsets: OnOffsets | None = None) -> AllGroups:
         """Lists every group. If ``log_ranges`` is given, calls it once for each kind of group, adds the lags, and
@@ -223,7 +223,8 @@ class GroupDirectory:
         listed = [groups.list(cluster, log_ranges, on_offsets) for groups in self.kinds()]
         rows = sorted((row for one in listed for row in one.rows), key=_largest_first)
         notes = (one.lag_note for one in listed if one.lag_note)
-        return AllGroups(cluster, tuple(rows), next(notes, ""), tuple(text for one in listed for text in one.missing))
+        missing = dict.fromkeys(text for one in listed for text in one.missing)  # kinds are listed by the same requests
+        return AllGroups(cluster, tuple(rows), next(notes, ""), tuple(missing))
 
     def offsets(
         self, kinds: Mapping[str, GroupKind], cluster: Cluster, log_ranges: LogRanges, resting: Collection[str] = ()
