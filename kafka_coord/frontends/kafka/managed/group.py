@@ -55,6 +55,9 @@ from kafka_coord.wire.consumer_protocol import subscription
 
 log = logging.getLogger(__name__)
 
+_SEEN_WITHIN_S, _SEEN_CHECK_S = 3.0, 0.1
+"""How long a commit waits until the mirror has its topic, and how often it looks, in seconds."""
+
 
 class ManagedGroups:
     """The managed groups that this instance serves. ``broker_id`` identifies this instance, and ``manager`` proves that
@@ -336,8 +339,11 @@ class ManagedGroup:
             raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
         if members:
             raise GroupError(Error.UNKNOWN_MEMBER_ID)
-        if await self._groups.manager.topics.unseen(offsets):
-            raise GroupError(Error.COORDINATOR_NOT_AVAILABLE)
+        late = time.monotonic() + _SEEN_WITHIN_S
+        while await self._groups.manager.topics.unseen(offsets):  # librdkafka does not always repeat such a commit
+            if time.monotonic() > late:
+                raise GroupError(Error.COORDINATOR_NOT_AVAILABLE)
+            await asyncio.sleep(_SEEN_CHECK_S)
         before = await self._offsets_before()
         changes = [(before.get(tp), one.offset) for tp, one in offsets.items()]
         is_news = commits.is_news_of_managed(by, self.name, changes, time.monotonic())
