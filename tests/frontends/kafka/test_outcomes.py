@@ -238,11 +238,11 @@ def test_no_term_ends_when_connections_are_used_beyond_their_lifetime(place: Pla
 
 @pytest.mark.usefixtures("terms_go_on")
 def test_only_the_commit_that_is_too_large_hears_of_it(place: Place) -> None:
-    group = fresh("large")
-    partition = partition_of(group)
-    others = list(itertools.islice((n for i in itertools.count() if partition_of(n := f"other-{i}") == partition), 10))
-
     async def together(side: Side) -> list[set[str]]:
+        names = (f"{side.group}-{number}" for number in itertools.count())
+        others = list(itertools.islice((n for n in names if partition_of(n) == partition_of(side.group)), 10))
+        for other in others:
+            await side.ask("FindCoordinator", 1, quiet=True, key=other, key_type=0)
         one = message("OffsetCommitRequest")
         part = one.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=1, committed_metadata="")
         topic = one.struct("OffsetCommitRequestTopic")(name=FLIGHTS, partitions=(part,))
@@ -252,8 +252,8 @@ def test_only_the_commit_that_is_too_large_hears_of_it(place: Place) -> None:
         return [committed(answer) for answer in answers]
 
     with place.set("max.message.bytes", "2000"):
-        kafka, ours = play(*place.sides(group), of=together)
-    assert ours == kafka == [{"INVALID_COMMIT_OFFSET_SIZE"}, *[{"NONE"}] * len(others), {"INVALID_COMMIT_OFFSET_SIZE"}]
+        kafka, ours = play(*place.sides(fresh("large")), of=together)
+    assert ours == kafka == [{"INVALID_COMMIT_OFFSET_SIZE"}, *[{"NONE"}] * 10, {"INVALID_COMMIT_OFFSET_SIZE"}]
 
 
 @pytest.mark.usefixtures("terms_go_on")
