@@ -71,6 +71,7 @@ _LISTS = {
     "OffsetFetch": ("groups", "groups"),
 }
 """The fields of requests that name several groups, and those of their responses."""
+_DESCRIBES = frozenset({"ConsumerGroupDescribe", "DescribeGroups"})
 _FETCH_OF_SEVERAL = 8
 _WAITING = frozenset({"DeleteGroups", "OffsetCommit", "OffsetDelete", "OffsetFetch"})
 """Requests that wait while their group is frozen: clients do not repeat failed commits in their order (ADR 11)."""
@@ -543,7 +544,7 @@ class NativeGroups:
         request, lists = call.request, _list_of(name, call)
         groups = _groups_of(name, call)
         if not any(self.is_meant(call, one) for one in groups):
-            return await ours(call)
+            return await self._with_unmet(name, call, await ours(call))
         if lists is None:
             if name != "OffsetFetch" and self._is_frozen(call, groups):
                 raise Loading
@@ -555,12 +556,31 @@ class NativeGroups:
         theirs = await self._ask(name, call, _with(request, asked, sides[True]))
         if sides[False]:
             mine = await ours(Call(call.header, _with(request, asked, sides[False]), call.client))
+            await self._with_unmet(name, call, mine)
             setattr(theirs, told, (*getattr(mine, told), *getattr(theirs, told)))
         if name == "DeleteGroups":
             for one in theirs.results:
                 if not one.error_code and call.client_id != FOR_BROKERS:
                     await self.kinds.forget(one.group_id)
         return theirs
+
+    async def _with_unmet(self, name: str, call: Call, told: Any) -> Any:
+        """Replaces what is said of groups without a record that this instance does not coordinate by what the broker
+        says: ListGroups names them, although no client has asked an instance for their coordinator."""
+        if name not in _DESCRIBES:
+            return told
+        unmet = [
+            one.group_id
+            for one in told.groups
+            if one.error_code == Error.NOT_COORDINATOR
+            and self.kinds.knows(one.group_id)
+            and not self.kinds.of(one.group_id)
+        ]
+        if unmet:
+            theirs = await self._ask(name, call, _with(call.request, _LISTS[name][0], unmet))
+            found = {one.group_id: one for one in theirs.groups if one.error_code != Error.NOT_COORDINATOR}
+            told.groups = tuple(found.get(one.group_id, one) for one in told.groups)
+        return told
 
     async def _answered_whole(self, name: str, call: Call, groups: Sequence[str]) -> Any:
         """Answers a request about one group in a version that the broker does not know."""

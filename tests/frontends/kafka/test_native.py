@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupState, Producer, TopicPartition
@@ -170,6 +171,12 @@ def test_offsets_are_committed_in_transactions_of_native_groups(front: Front, to
 
 def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, group: str, coord: Run) -> None:
     consumed(front.brokers, group, topic, HALF)
+
+    def row() -> Any:
+        (row,) = (row for row in coord("groups", "list", "-o", "json").json() if row["group"] == group)
+        return row
+
+    assert (row()["kind"], row()["state"]) == ("native", "Empty"), "before any client has asked an instance about it"
     one = member(front.bootstrap, group, topic, **{"client.id": "seen"})
     try:
         eventually(lambda: one.poll(0.05) or len(one.assignment()) == PARTITIONS)
@@ -177,8 +184,7 @@ def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, 
         assert (found["kind"], found["state"]) == ("native", "Stable")
         assert [member["client"] for member in found["members"]] == ["seen"]
         assert any(offset["committed_offset"] for offset in found["offsets"])
-        row = next(row for row in coord("groups", "list", "-o", "json").json() if row["group"] == group)
-        assert (row["kind"], row["members"], row["log_partition"]) == ("native", 1, None)
+        assert (row()["kind"], row()["members"], row()["log_partition"]) == ("native", 1, None)
         refused = coord("groups", "pause", group)
         assert refused.code == 6
         assert "the brokers coordinate it" in refused.err

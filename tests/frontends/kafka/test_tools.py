@@ -90,7 +90,6 @@ def test_kafkas_list_and_describe_show_the_same_as_this_projects_commands(
         if group.metadata.protocol_type not in {None, "", "consumer"}
     }
     others |= {row["group"] for row in rows if row["kind"] == "native"}  # those of other tests, of any type
-    others |= {name for name in listed.splitlines() if name.endswith("-at-kafka")}  # no instance has met them
     assert set(listed.splitlines()) - others == {row["group"] for row in rows} - others
     theirs = [(row["PARTITION"], row["CURRENT-OFFSET"], row["LAG"], row["CLIENT-ID"]) for row in table(offsets)]
     assert sorted(theirs) == [
