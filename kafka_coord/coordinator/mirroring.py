@@ -434,10 +434,13 @@ class MetadataMirror:
         )
 
     def _read_kafkas_own(self) -> Mirror:
-        """Reads Kafka's own znodes."""
+        """Reads Kafka's own znodes. Raises :class:`MalformedValue` for a topic that cannot be read: it is not gone, and
+        the broker that is asked may not know it yet."""
         topics = layout.kafkas_own(layout.BROKER_TOPICS)
         found = self._read_below(topics)
         own = _topics({path: node.data for path, node in found.items()}, topics)
+        for path in sorted(found.keys() - {f"{topics}/{name}" for name in own}):
+            raise MalformedValue(path.removeprefix(layout.KAFKAS_OWN), "is unreadable; repair or delete it")
         return Mirror(
             {name: replace(one, czxid=one.czxid or found[f"{topics}/{name}"].stat.czxid) for name, one in own.items()},
             self._read_live(),

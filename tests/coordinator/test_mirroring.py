@@ -12,7 +12,7 @@ from msgspec import structs
 from kafka_coord.coordinator.mirror import DESCRIBED_EVERY_S
 from kafka_coord.coordinator.mirroring import EVERY_S, LOOKS_AFTER_S, OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.errors import Fenced, StoreUnavailable
+from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
 from kafka_coord.model import Broker, Listener, Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import NOT_AUTHORIZED, AnsweredTopic, BrokerAnswer
@@ -58,6 +58,21 @@ def test_a_change_of_source_changes_no_topic_and_keeps_every_listener() -> None:
         1: ["INT://one:9092", "EXT://out:9093"],
         2: ["INT://two:9092"],
     }
+
+
+def test_a_topic_that_cannot_be_read_is_not_lost_by_a_change_of_source() -> None:
+    elected = Elected(Answers(whole()))  # the broker has not heard of the topic yet
+    kafkas_own(elected.store)
+    before = elected.store.get(layout.broker_topic("a")).data
+    elected.store.set(layout.broker_topic("a"), b"[]")
+    elected.store.create(layout.MIGRATION)
+    with pytest.raises(MalformedValue, match=f"{layout.broker_topic('a')}: is unreadable"):
+        elected.step()
+    assert elected.source() is Source.ZOOKEEPER
+    elected.store.set(layout.broker_topic("a"), before)
+    elected.step()
+    assert elected.source() is Source.BROKERS
+    assert elected.decoded("a").identity == topic_id(1)
 
 
 @pytest.mark.parametrize(

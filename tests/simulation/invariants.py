@@ -670,7 +670,8 @@ class InvariantChecker:
         keys = [(group, partition) for partition in partitions]
         for key in [key for key in keys if key in self._sought and self._seeker[key] == consumer]:
             stored = min(self._stored(*key) or 0, self._sought[key][1])
-            self.frontier[key] = max(self.frontier.get(key, 0), stored)
+            if not self.stores_old(*key):
+                self.frontier[key] = max(self.frontier.get(key, 0), stored)
 
     def in_session(self, consumer: str, partition: TopicPartition, *, ended: bool) -> None:
         """Checks that a consumer that hands out records has a live session, even after a freeze."""
