@@ -183,9 +183,10 @@ class Member(JsonObject, frozen=True, omit_defaults=True, tag_field="version", t
 
     def grace_ms(self, departure: Departure | None) -> int:
         """Returns how long the member's place is kept after it went, in ms. A Kafka client's place lasts no longer than
-        its session, as in Kafka: once that has expired, nobody comes back for it."""
-        is_over = self.protocol is not None and departure is not None and departure.kind is DepartureKind.EXPIRED
-        return 0 if is_over else self.rejoin_grace_ms
+        its session, as in Kafka: once an instance has said that it expired, nobody comes back for it. (Without a
+        farewell, its next incarnation may have registered since.)"""
+        is_over = departure is not None and departure.is_told and departure.kind is DepartureKind.EXPIRED
+        return 0 if is_over and self.protocol is not None else self.rejoin_grace_ms
 
     def to_json(self) -> dict[str, Any]:
         return self.to_json_with(subscription=None) | self.subscription.to_json()
@@ -214,12 +215,13 @@ class Departure(JsonObject, frozen=True, omit_defaults=True, tag_field="version"
     says who removed or replaced it, if that was another client.
 
     A farewell is stored as the value of ``channel/<consumer>``, in the multi that deletes the registration. A
-    registration that vanishes without a farewell has expired.
+    registration that vanishes without a farewell has expired. ``is_told`` says whether there is one.
     """
 
     kind: DepartureKind = msgspec.field(name="departure")
     after_ms: Count = 0
     by: str = ""
+    is_told: bool = True
 
     def __post_init__(self) -> None:
         cut(self, by=300)
@@ -235,7 +237,7 @@ class Departure(JsonObject, frozen=True, omit_defaults=True, tag_field="version"
         try:
             return cls.from_bytes(data, where)
         except MalformedValue:
-            return cls(DepartureKind.EXPIRED, otherwise_after_ms)
+            return cls(DepartureKind.EXPIRED, otherwise_after_ms, is_told=False)
 
 
 LEFT = Departure(DepartureKind.LEFT)

@@ -61,6 +61,7 @@ def test_a_place_is_kept_for_its_members_grace_period_and_not_longer() -> None:
     [
         ("consumer", EXPIRED, False),
         ("classic", EXPIRED, False),
+        ("classic", Departure.read(b"", "read after its next incarnation has registered"), True),
         ("consumer", LEFT, True),
         ("classic", Departure(DepartureKind.REPLACED), True),
         (None, EXPIRED, True),
