@@ -54,7 +54,7 @@ def _at(written: str) -> float:
     return float(ssl.cert_time_to_seconds(written))
 
 
-_said: set[str] = set()
+_said: set[tuple[tuple[Path, ...], str]] = set()
 """The problems that the log has named: several values may be made from one file."""
 
 
@@ -126,13 +126,13 @@ class Renewed(Generic[T]):
                 self.problem = str(error)
             if not self.problem:
                 self._value = value
-        _said.discard(before)
+        _said.discard((self._files, before))
         if not self.problem:
             log.info("using the renewed %s", self._what, extra={"event": "renewed"})
-        elif now or self.problem not in _said:
+        elif now or (self._files, self.problem) not in _said:
             log.warning("still using the earlier %s: %s", self._what, self.problem, extra={"event": "renewal_unusable"})
         if self.problem:
-            _said.add(self.problem)
+            _said.add((self._files, self.problem))
 
     def _not_valid(self, value: T) -> str:
         found = self._lifetime(value)

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import pytest
 
 from kafka_coord.testing import FakeCluster
-from kafka_coord.testing.fixtures import RealCluster
+
+if TYPE_CHECKING:  # pytest must be the first to import a plugin
+    from kafka_coord.testing.fixtures import RealCluster
 
 _numbers = itertools.count(1)
 
-Cluster = FakeCluster | RealCluster
+Cluster: TypeAlias = Union[FakeCluster, "RealCluster"]
 
 
 @pytest.fixture(scope="module", params=["fake", pytest.param("real", marks=pytest.mark.kafka)])

@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import kafka_coord
 from kafka_coord.errors import NoNode
 from kafka_coord.testing import FakeCluster
-from kafka_coord.testing.fixtures import RealCluster
 from kafka_coord.zk import connect, layout
 from tests.waiting import eventually
+
+if TYPE_CHECKING:  # pytest must be the first to import a plugin
+    from kafka_coord.testing.fixtures import RealCluster
 
 pytest_plugins = ["kafka_coord.testing.fixtures"]
 
