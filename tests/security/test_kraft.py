@@ -214,7 +214,8 @@ def test_members_of_every_kind_read_each_over_its_own_listener(secured: Secured)
             EXTERNAL: ("SASL_PLAINTEXT", secured.broker.further[EXTERNAL]),
             "COORD": ("SASL_SSL", secured.broker.instance_address),
         }
-        assert set(read_asked_listeners(store) or ()) == {"PLAINTEXT", INTERNAL, EXTERNAL, "COORD"}
+        asked = {"PLAINTEXT", INTERNAL, EXTERNAL, "COORD"}
+        eventually(lambda: set(read_asked_listeners(store) or ()) == asked)
         eventually(lambda: FLIGHTS in store.children(layout.BROKER_TOPICS))
     values = {b"%d" % number for number in range(10)}
     produce(secured, FLIGHTS, *values)
