@@ -97,9 +97,8 @@ ASKED: Mapping[GroupKind, Callable[[str], int | None]] = {
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
     """A client-assigned or native group, as described by its coordinator. ``kafka_state`` is Kafka's name for its
-    state.
-    ``subscriptions`` are the topics of each member, in any order, or ``None`` if they are unknown. ``problem`` says why
-    the committed offsets are unknown, or is ``""``."""
+    state. ``subscriptions`` are the topics of each member, in any order, or ``None`` if they are unknown. ``problem``
+    says why the committed offsets are unknown, or is ``""``."""
 
     group: str
     coordinator: int
@@ -606,7 +605,6 @@ class NativeVerbs(ClientAssignedVerbs):
 
     kind = GroupKind.NATIVE
     why_not = "the brokers coordinate it"
-    is_served_here = False
 
     def history(self, group: str, on_progress: OnProgress) -> Trail:
         """The brokers keep no decisions."""

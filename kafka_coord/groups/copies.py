@@ -34,6 +34,7 @@ from kafka_coord.kafka.coordinators import (
 )
 from kafka_coord.model import GroupKind, Request, RequestType, TopicPartition
 from kafka_coord.model.histories import offsets_change
+from kafka_coord.model.operations import COORDINATED
 from kafka_coord.model.sequences import parts, some
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.kinds import GroupRecord, read_kinds
@@ -286,9 +287,6 @@ _AT_ONCE = 500
 OnProgress = Callable[[str], None]
 
 
-_COORDINATED = frozenset({GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED})
-
-
 def with_namesakes(store: Store, groups: Sequence[str]) -> list[str]:
     """Returns those of the groups whose namesakes at the brokers are other groups: not the native ones, and not those
     that were taken over, whose namesakes hold nothing but the fence (ADR 60)."""
@@ -296,7 +294,7 @@ def with_namesakes(store: Store, groups: Sequence[str]) -> list[str]:
     records = managed | read_kinds(store, groups)
     theirs = GroupRecord(GroupKind.NATIVE, fenced=True)
     found = {one: records.get(one, theirs) for one in groups}
-    return [one for one, record in found.items() if record.kind in _COORDINATED and not record.fenced]
+    return [one for one, record in found.items() if record.kind in COORDINATED and not record.fenced]
 
 
 class CopyVerdict(StrEnum):

@@ -95,8 +95,6 @@ class GroupVerbs(ABC):
     kind: ClassVar[GroupKind]
     why_not: ClassVar[str] = "its members assign the partitions"
     """Why some verbs are refused."""
-    is_served_here: ClassVar[bool] = True
-    """Whether the instances coordinate the groups."""
 
     def __init__(self, instances: AskedInstances) -> None:
         self.instances, self.store = instances, instances.store

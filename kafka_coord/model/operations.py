@@ -98,6 +98,10 @@ class GroupKind(StrEnum):
     """The brokers coordinate the group themselves. The instances pass its requests through."""
 
 
+COORDINATED = (GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED)
+"""The kinds of groups that the instances coordinate."""
+
+
 class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", tag=1):
     """An operator's request, stored as ``/consumers/requests/request-<seq>``.
 

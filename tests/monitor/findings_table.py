@@ -624,7 +624,7 @@ def stored_retention(read: Callable[..., Any]) -> Checked:
 
 def native(members: Mapping[str, int] | None = None, failure: Exception | None = None, problem: str = "") -> Checked:
     held = members or {}
-    names = [(group, of(kind=GroupKind.MANAGED, is_served_here=True)) for group in held]
+    names = [(group, of(kind=GroupKind.MANAGED)) for group in held]
     own = of(
         groups=failing(failure) if failure is not None else lambda: list(held),
         read=answering({group: of(members=["m"] * many, problem=problem) for group, many in held.items()}),

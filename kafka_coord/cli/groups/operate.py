@@ -51,7 +51,7 @@ from kafka_coord.groups.verbs import Convertible, DryRun, Verb, dry_pauses
 from kafka_coord.model import GroupKind, GroupSettings, PartitionSet
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import group_pattern
-from kafka_coord.model.operations import DEFAULT_ASSIGNOR
+from kafka_coord.model.operations import COORDINATED, DEFAULT_ASSIGNOR
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import read_retention
 
@@ -470,7 +470,11 @@ _MOVES, _GONE = "moves", "does not move, because the topic was deleted or recrea
 @click.command()
 @any_group_argument
 @click.option(
-    "--to", "wanted", type=click.Choice(["managed", "client-assigned"]), required=True, help="The kind to convert to."
+    "--to",
+    "wanted",
+    type=click.Choice([str(one) for one in COORDINATED]),
+    required=True,
+    help="The kind to convert to.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show the offsets that would move. This is the default.")
 @click.option("--execute", is_flag=True, help="Convert the group.")

@@ -22,10 +22,11 @@ from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
 from kafka_coord.kafka.cluster import metadata_request
 from kafka_coord.kafka.connection import CLIENT_ID, RIGHTS
 from kafka_coord.kafka.coordinators import Ask
-from kafka_coord.model import Broker, GroupKind, Listener
+from kafka_coord.model import Broker, Listener
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.json_fields import decimal
 from kafka_coord.model.offsets import Retention
+from kafka_coord.model.operations import COORDINATED
 from kafka_coord.model.partitions import ranges
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
@@ -357,7 +358,6 @@ def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple
     )
 
 
-_SERVED = (GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED)
 _FENCES = {CLIENT_ID, FOR_BROKERS}
 """The client ids of the members that keep others out of the brokers' groups (ADR 60)."""
 
@@ -368,7 +368,7 @@ def _check_native_groups(
     """Checks that no group coordinated by the instances also has members in the brokers' own coordinator."""
     check = "native groups"
     names, _ = GroupDirectory(instances).names()
-    kinds = {group: groups.kind for group, groups in names if groups.is_served_here}
+    kinds = {group: groups.kind for group, groups in names if groups.kind in COORDINATED}
     seen: dict[str, GroupPositions] = {}
     try:
         native = _own_coordinator(listeners, properties)
@@ -393,7 +393,7 @@ def _check_native_groups(
         yield error(check, f"{len(both) - 20} more groups exist in both coordinators", "as above")
     if not both and not trouble:
         counts = Counter(kinds.values())
-        count = f"{' and '.join(f'{counts[kind]} {kind}' for kind in _SERVED)} groups"
+        count = f"{' and '.join(f'{counts[kind]} {kind}' for kind in COORDINATED)} groups"
         yield ok(check, f"none of {count} here has members in the brokers' own coordinator")
 
 
