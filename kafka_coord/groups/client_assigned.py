@@ -56,6 +56,7 @@ from kafka_coord.kafka.coordinators import (
 from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.histories import Trail, change_to_group, offsets_change
 from kafka_coord.model.offsets import LogRange
+from kafka_coord.model.operations import COORDINATED
 from kafka_coord.model.sequences import grouped, parts, some
 from kafka_coord.wire.consumer_protocol import subscription
 from kafka_coord.wire.messages import message
@@ -87,11 +88,8 @@ _STATUS = {
 }
 
 
-ASKED: Mapping[GroupKind, Callable[[str], int | None]] = {
-    GroupKind.CLIENT_ASSIGNED: partition_of,
-    GroupKind.NATIVE: lambda _group: None,
-}
-"""The kinds of groups that instances are asked about, each with the partition of the groups log that stores a group."""
+ASKED = (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE)
+"""The kinds of groups that instances are asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class ClientGroup:
     @property
     def log_partition(self) -> int | None:
         """The partition of the groups log that stores the group."""
-        return ASKED[self.kind](self.group)
+        return partition_of(self.group) if self.kind in COORDINATED else None
 
     @property
     def state(self) -> GroupState:

@@ -24,8 +24,9 @@ from kafka_coord.kafka.client import run_with
 from kafka_coord.kafka.cluster import Address, ClusterClient
 from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import Ask, Coordinators, Find, Moving, by_topic, told_by, unless_moving
-from kafka_coord.model import GroupKind, PartitionSet, TopicPartition, Unreadable
+from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.operations import COORDINATED
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
@@ -171,8 +172,8 @@ class AskedInstances:
             nonlocal asked
             directory = self.directory()
             record = read_kinds(self.store, [group]).get(group)
-            beside = {GroupKind.NATIVE: self._beside_its_broker}.get(record.kind) if record is not None else None
-            asked = directory.coordinator_of(group) if beside is None else await beside(directory, group)
+            is_native = record is not None and record.kind not in COORDINATED
+            asked = await self._beside_its_broker(directory, group) if is_native else directory.coordinator_of(group)
             return asked[0], _parsed(asked[1])
 
         try:

@@ -424,9 +424,8 @@ class ManagedVerbs(GroupVerbs):
         snapshots = read_groups(self.store, [name for name in groups if name not in targets], cluster)
         owned = {name: PartitionSet.union(target.values()) for name, target in targets.items()}
         at_rest = {
-            name: owned[name] | PartitionSet.of(committed[name].offsets)
-            if target
-            else PartitionSet.of(committed[name].offsets) | committed[name].once_subscribed
+            name: PartitionSet.of(committed[name].offsets)
+            | (owned[name] if target else committed[name].once_subscribed)
             for name, target in targets.items()
         }
         wanted = [partitions_of(one.observation, committed[name]) for name, one in snapshots.items()]
