@@ -143,6 +143,8 @@ class SimulatedFetchers:
         """The leader's epoch of the last batch of each partition. Unknown before the first batch, also after a seek."""
         self._follows: set[HeldPartition] = set()
         """The partitions that must go on at the end of their epoch, because their logs were cut."""
+        self._astray: set[HeldPartition] = set()
+        """The partitions of which nothing was handed out since a cut that they could not follow."""
 
     # --- the application ---------------------------------------------------------------------------------------------
 
@@ -170,6 +172,7 @@ class SimulatedFetchers:
             holding = self.holdings[partition]
             self._handed(partition, begins[partition], end, holding in self._follows)
             self._follows.discard(holding)
+            self._astray.discard(holding)
             self.batch.append(holding)
         return bool(self.batch)
 
@@ -244,8 +247,13 @@ class SimulatedFetchers:
 
     def log_was_cut(self, partition: TopicPartition) -> None:
         holding = self.holdings.get(partition)
-        if holding is not None:
-            (self._follows.add if holding in self._epochs else self._follows.discard)(holding)
+        if holding is None:
+            return
+        if holding in self._epochs and holding not in self._astray:
+            self._follows.add(holding)
+        else:
+            self._follows.discard(holding)
+            self._astray.add(holding)
 
     def follows(self, partition: TopicPartition) -> bool:
         return self.holdings.get(partition) in self._follows
