@@ -23,7 +23,7 @@ from kafka_coord.monitor.doctor import Finding, Severity, examine
 from kafka_coord.zk import layout
 from tests.cli.running import run
 from tests.coordinator.harness import FAST, ScriptedConsumer, World
-from tests.monitor.listening import listening
+from tests.monitor.listening import hanging_up
 from tests.trouble.conftest import look, put
 from tests.waiting import eventually
 
@@ -215,7 +215,7 @@ HAVE_CHILDREN_OR_AN_OWNER = frozenset({"command", "settings", "identity of offse
 
 @pytest.fixture
 def cluster(world: World) -> Iterator[Cluster]:
-    with listening() as port:
+    with hanging_up() as port:
         yield Cluster(world, port)
 
 
