@@ -1,4 +1,4 @@
-"""``python -m tests.chaos run``, ``migrate``, ``judge`` and ``lag``."""
+"""``python -m tests.chaos run``, ``migrate``, ``moves``, ``judge`` and ``lag``."""
 
 from __future__ import annotations
 
@@ -115,6 +115,38 @@ def migrate(seed: int, directory: Path | None, per_s: float, kills: bool) -> Non
     click.echo(f"seed {seed}, everything is written to {directory}", err=True)
     options = Options(directory, seed=seed, per_s=per_s, clients="mixed")
     MigrationRun(options, lambda line: click.echo(line, err=True), kills=kills).run()
+    _judge(directory)
+
+
+@chaos.command()
+@click.option("--times", type=click.IntRange(1), default=100, show_default=True, help="Moves in each direction.")
+@click.option("--members", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--partitions", type=click.IntRange(1), default=900, show_default=True)
+@click.option("--one-in", type=click.IntRange(0), default=5, show_default=True, help="Moves with a kill; 0: none.")
+@click.option("--kraft", is_flag=True, help="Run Kafka 4.3 in KRaft mode.")
+@click.option("--protocol", type=click.Choice(["classic", "consumer"]), default="classic", show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Chooses the instances that are killed, and when.")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), help="An empty or new directory. [default: a temporary one]"
+)
+@click.option(
+    "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced per second."
+)
+def moves(seed: int, directory: Path | None, per_s: float, **given: Any) -> None:
+    """Take a group over from the brokers and give it back, again and again, while its members read and instances are
+    killed with kill -9, and judge the result like a run of faults.
+
+    \b
+    python -m tests.chaos moves
+    python -m tests.chaos moves --kraft --times 20 --partitions 90
+    """
+    from tests.chaos.moves import MovesOptions, MovesRun
+    from tests.chaos.run import Options
+
+    directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-moves-{seed}-"))
+    click.echo(f"seed {seed}, everything is written to {directory}", err=True)
+    options = Options(directory, seed=seed, per_s=per_s, clients="kafka")
+    MovesRun(options, lambda line: click.echo(line, err=True), moves=MovesOptions(**given)).run()
     _judge(directory)
 
 

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_coord.dev.cluster.ports import free_port
@@ -113,3 +115,23 @@ class Network:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    """What there is instead of a link: the server's own ports."""
+
+    ports: tuple[int, ...]
+
+    def mend(self) -> None:
+        pass
+
+
+class Unlinked(AbstractContextManager[None]):
+    """A network without links, for runs without faults in the network: links take a part of the cores."""
+
+    def link(self, ports: Sequence[int], **_: object) -> _Direct:
+        return _Direct(tuple(ports))
+
+    def __exit__(self, *_: object) -> None:
+        pass

@@ -8,8 +8,8 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from kafka_coord.errors import KafkaCoordError
 from kafka_coord.zk import layout
 from tests.chaos.faults import Faults
 from tests.chaos.journal import EventWriter, Group, Kind, Phase
+from tests.chaos.links import Unlinked
 from tests.chaos.logins import OF_BROKERS, OF_INSTANCES, OF_MEMBERS, Listener
 from tests.chaos.parts import CONSUMER_PROTOCOL, PLAIN, PREFIX, SOCKET_SESSION_MS, Part
 from tests.chaos.run import ChaosRun
@@ -68,26 +69,6 @@ def cast() -> tuple[Part, ...]:
     return tuple(part if part.user == _EXTERNAL else replace(part, user="") for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Direct:
-    """What there is instead of a link: the server's own ports."""
-
-    ports: tuple[int, ...]
-
-    def mend(self) -> None:
-        pass
-
-
-class _Unlinked(AbstractContextManager[None]):
-    """A network without links, because a migration has no faults in the network, and links take a part of the cores."""
-
-    def link(self, ports: Sequence[int], **_: object) -> _Direct:
-        return _Direct(tuple(ports))
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 class MigratingTestbed(ChaosTestbed):
     """Three brokers with an internal listener, an external one with TLS and one for the instances, and a controller."""
 
@@ -100,7 +81,7 @@ class MigratingTestbed(ChaosTestbed):
         super().__init__(directory, per_s, clients="mixed")
         self.managed = MANAGED
         self._produces_to_instances = False
-        self._network: Any = _Unlinked()
+        self.network = Unlinked()
         authority = trustme.CA()
         self._ca, self._keys = self.directory / "ca.pem", self.directory / "brokers.pem"
         authority.cert_pem.write_to_path(self._ca)

@@ -107,7 +107,7 @@ class ChaosRun:
                 self._require_settled(watch, "at the start")
                 self._await_members()
                 if self._of_clients:
-                    self._follower = LogFollower(testbed.bootstrap, options.directory)
+                    self._follower = self._follow(testbed)
                     self._follower.start()
                     self._compact(testbed)
                 time.sleep(_WARM_S if options.minutes >= 1.0 else _SHORTLY_WARM_S)
@@ -126,6 +126,9 @@ class ChaosRun:
 
     def _await_members(self) -> None:
         """Waits for members that take long to join, so that the judge compares resources only from then on."""
+
+    def _follow(self, testbed: ChaosTestbed) -> LogFollower:
+        return LogFollower(testbed.bootstrap, self._options.directory)
 
     def _testbed(self) -> ChaosTestbed:
         testbed = KraftTestbed if set(self._options.only) & set(OF_KRAFT) else ChaosTestbed

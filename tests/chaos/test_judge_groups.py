@@ -165,7 +165,7 @@ def test_rules_without_evidence_are_reported_as_not_exercised(night: Night) -> N
     said = {ruling.rule: ruling.status for ruling in report.rulings}
     assert said.pop(Rule.COMPLETE) is Status.BROKEN
     assert set(said) == set(Rule) - EVENT_RULES - {
-        *(Rule.TABLE, Rule.COMMITS, Rule.GROUP_LOG, Rule.COMPLETE, Rule.MIGRATION)
+        *(Rule.TABLE, Rule.COMMITS, Rule.GROUP_LOG, Rule.COMPLETE, Rule.MIGRATION, Rule.MOVES, Rule.PAUSES)
     }
     assert set(said.values()) == {Status.NOT_EXERCISED}
 

@@ -145,7 +145,11 @@ class ChaosTestbed:
     linger_ms = 1_000
     """How long the producer collects a batch: long ones leave the cores of a small machine to the judged processes."""
 
-    def __init__(self, directory: Path, per_s: float, *, clients: str = "library") -> None:
+    def __init__(
+        self, directory: Path, per_s: float, *, clients: str = "library", topics: Mapping[str, int] = TOPICS
+    ) -> None:
+        self.at_start = topics
+        """The topics at the start, and their numbers of partitions."""
         self.directory = directory.absolute()
         self.clients = clients
         self.lock = threading.Lock()
@@ -154,12 +158,14 @@ class ChaosTestbed:
         self._produces_to_instances = clients != "library"
         self.managed = ".*" if clients == "mixed" else None
         """The option ``--managed-groups`` of the instances."""
+        self.new_groups = ""
+        """The option ``--new-groups`` of the instances."""
         self.quiet = False
         """Whether observers leave the instances alone, because connections that they cause to be used are not idle."""
         self._fronts: dict[int, _Front] = {}
         self._of_members: list[str] = []
         """The brokers' addresses for members."""
-        self._network = Network()
+        self.network: Any = Network()
         self._left = ExitStack()
         self._ghosts: dict[int, int | None] = {}
         self._channels: dict[int, str] = {}
@@ -224,7 +230,7 @@ class ChaosTestbed:
     # --- setting it up -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._left.enter_context(self._network)
+        self._left.enter_context(self.network)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -244,7 +250,7 @@ class ChaosTestbed:
         for broker in self._brokers:
             broker.wait_until(lambda broker=broker: broker.sees(everyone), _READY_S)  # type: ignore[misc]
         self.topics = TopicAdmin(self.bootstrap)
-        for topic, partitions in TOPICS.items():
+        for topic, partitions in self.at_start.items():
             self.topics.create(topic, partitions, replication=3)
         self.connect()
         tell("starting three coordinators, the producer and the consumers")
@@ -268,7 +274,8 @@ class ChaosTestbed:
 
     def _serve_options(self) -> list[str]:
         """Returns further options of the instances."""
-        return ["--managed-groups", self.managed] if self.managed is not None else []
+        managed = ["--managed-groups", self.managed] if self.managed is not None else []
+        return managed + (["--new-groups", self.new_groups] if self.new_groups else [])
 
     def add_consumer(self, part: Part, *, role: str = "consumer", directory: Path | None = None) -> Actor:
         """Adds a consumer of this description, which is not started yet, and is busy. It writes its journal below
@@ -276,7 +283,7 @@ class ChaosTestbed:
         directory = directory or self.directory
         # A consumer without ZooKeeper has no link, because its connection belongs to a coordinator's link.
         without = part.socket or part.stock
-        link = self._network.link([server.port for server in self._zookeepers]) if not without else None
+        link = self.network.link([server.port for server in self._zookeepers]) if not without else None
         bootstrap = self.instances if part.stock else ",".join(self._of_members)
         part = replace(part, channel=",".join(self._channels.values()), user=self.user(part.user))
         skew = self._skew_file(f"consumer-{part.name}")
@@ -353,7 +360,7 @@ class ChaosTestbed:
         for peer in real:
             # Each server reaches the others through its own links, and listens on its own ports.
             links = {
-                other.server_id: self._network.link([other.quorum_port, other.election_port], patience_s=2.0)
+                other.server_id: self.network.link([other.quorum_port, other.election_port], patience_s=2.0)
                 for other in real
                 if other is not peer
             }
@@ -374,7 +381,7 @@ class ChaosTestbed:
     def _make_brokers(self) -> tuple[Broker, ...]:
         brokers = []
         for number in range(1, SERVERS + 1):
-            link = self._network.link([server.port for server in self._zookeepers])
+            link = self.network.link([server.port for server in self._zookeepers])
             members = f"{LOOPBACK}:{free_port()}"
             broker = self.broker(
                 self.directory / f"kafka-{number}",
@@ -383,9 +390,9 @@ class ChaosTestbed:
                 settings=self.settings,
             )
             listens = free_port()
-            clients = self._network.link([listens])
+            clients = self.network.link([listens])
             broker.instance_port = clients.ports[0]  # the address that the broker advertises
-            self._fronts[number] = _Front(listens, clients, self._network.link([broker.listener_port]))
+            self._fronts[number] = _Front(listens, clients, self.network.link([broker.listener_port]))
             listeners = (
                 Listener(OF_BROKERS, broker.address, broker.address),
                 Listener(OF_MEMBERS, members, members),
@@ -403,9 +410,9 @@ class ChaosTestbed:
         return broker_properties(listeners)
 
     def _make_serve(self, number: int) -> None:
-        link = self._network.link([server.port for server in self._zookeepers])
+        link = self.network.link([server.port for server in self._zookeepers])
         listens = free_port()
-        channel = self._network.link([listens])
+        channel = self.network.link([listens])
         self._channels[number] = _hosts(channel)
         skew = self._skew_file(f"serve-{number}")
         arguments = ["serve", "--broker-id", str(number), "--zookeeper", _hosts(link)]

@@ -94,6 +94,9 @@ class Kind(StrEnum):
     [doctor: the sentences of ``doctor`` about it, missing: what they should say and do not, seen_s: how long after the
     requests the new partition and the new topic stood in ZooKeeper].
     """
+    MOVED = "moved"
+    """The target group is taken over or given back (begin) [to, killed: an instance that is killed meanwhile], until it
+    is settled (end) [to, killed, result, message, refused: the reasons of earlier tries, took_s: until the answer]."""
     # measured
     DIED = "died"
     """A process ended unexpectedly [exit_code]. The testbed starts it again."""

@@ -26,6 +26,8 @@ class Appended(NamedTuple):
     group: str
     partition: TopicPartition
     offset: int | None
+    at_ms: int = 0
+    """When it was appended, by the record's timestamp, if a run has two logs."""
 
 
 class LogRead(NamedTuple):
@@ -45,7 +47,7 @@ class LogWriter(Appending):
     def read(self, records: Iterable[tuple[LogPlace, Appended | None]]) -> None:
         """Writes records that were received just now."""
         rows = [
-            [*place, [commit.group, *commit.partition, commit.offset] if commit else None] for place, commit in records
+            [*place, [commit.group, *commit.partition, *commit[2:]] if commit else None] for place, commit in records
         ]
         if rows:
             self.append({"t": time.monotonic(), "r": rows})
@@ -57,6 +59,6 @@ def read_log(directory: Path) -> tuple[LogRead, ...]:
     for t, rows in read_lines(directory / LOG, lambda value: (value["t"], value["r"])):
         for partition, offset, commit in rows:
             place = LogPlace(partition, offset)
-            appended = Appended(commit[0], TopicPartition(*commit[1:3]), commit[3]) if commit else None
+            appended = Appended(commit[0], TopicPartition(*commit[1:3]), *commit[3:]) if commit else None
             found.setdefault(place, LogRead(t, place, appended))
     return tuple(found[place] for place in sorted(found))

@@ -29,6 +29,7 @@ class Entry(NamedTuple):
 
     offset: int | None
     seen: float
+    at_ms: int = 0
 
 
 class Reading(NamedTuple):
@@ -139,9 +140,11 @@ def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
         ends[partition] = offset + 1
         if one.commit is not None and one.commit.group in groups:
             where = (one.commit.group, one.commit.partition)
-            stories.setdefault(where, _Story()).entries.append(Entry(one.commit.offset, one.t))
+            stories.setdefault(where, _Story()).entries.append(Entry(one.commit.offset, one.t, one.commit.at_ms))
     if not ends:
         return {}, {}
+    for story in stories.values():
+        _merge(story.entries)
     for journal in read_consumers(records.directory):
         for tp, attempt in attempts_of(journal):
             stories.setdefault((journal.group, tp), _Story()).attempts.append(attempt)
@@ -152,6 +155,15 @@ def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
             if group == look.group:
                 story.readings.append(Reading(look.since, look.t, look.offsets.get(tp), "an observer"))
     return stories, {partition: count for partition, count in unread.items() if count}
+
+
+def _merge(entries: list[Entry]) -> None:
+    """Orders the entries of two logs. They were received in another order."""
+    entries.sort(key=lambda one: one.at_ms)
+    latest = 0.0
+    for at, one in enumerate(entries):
+        latest = max(latest, one.seen)
+        entries[at] = one._replace(seen=latest)
 
 
 def _beginnings(journal: ConsumerJournal) -> Iterator[tuple[TopicPartition, Reading]]:
@@ -215,7 +227,7 @@ class _Judge:
         acknowledged before a newer commit."""
         before: tuple[int, list[Attempt]] | None = None
         held = float("-inf")
-        for offset, seen in self._story.entries:
+        for offset, seen, _ in self._story.entries:
             if offset is None:
                 before = None
                 continue

@@ -33,6 +33,8 @@ class Rule(StrEnum):
     EVENT_TIMES = "no event delays anyone for longer than it must"
     EVENT_MEMBERSHIPS = "an event without a crash ends no membership and repeats no record"
     MIGRATION = "each phase of a migration is named, and what is new is seen in it"
+    MOVES = "every move between the brokers and the instances is done"
+    PAUSES = "a move pauses no member for longer than it may"
     COMPLETE = "the run recorded what the judge needs"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.journal import Event, Phase, Run
-from tests.chaos.judge import failovers, groups, phases, reading, world
+from tests.chaos.judge import failovers, groups, moves, phases, reading, world
 from tests.chaos.judge.commits import commits, commits_of_owners
 from tests.chaos.judge.cost import Cost, costs
 from tests.chaos.judge.evidence import Records
@@ -31,6 +31,7 @@ class Report:
     minutes: float
     happened: tuple[world.Happening, ...] = ()
     phases: tuple[phases.Seen, ...] = ()
+    moves: tuple[moves.Move, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -55,7 +56,9 @@ def judge(directory: Path) -> Report:
     with _uncollected():
         records = Records(directory)
     rulings = _of_clients(records) if records.run.clients == "kafka" else _of_library(records)
-    happened, seen = world.happenings(records), phases.phases(records)
+    happened, seen, moved = world.happenings(records), phases.phases(records), moves.moves(records)
+    if moved:  # no member loses its session, so the stronger rules hold, too
+        rulings += (reading.one_owner(records), reading.repeats(records), moves.moved(moved), moves.paused(moved))
     done = Counter(fault.label for fault in records.faults) + Counter(f"{one.kind}" for one in happened)
     return Report(
         records.run,
@@ -66,6 +69,7 @@ def judge(directory: Path) -> Report:
         (records.until - records.run.started) / 60,
         happened,
         seen,
+        moved,
     )
 
 

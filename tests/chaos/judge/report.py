@@ -12,6 +12,7 @@ from typing import Any
 from tests.chaos.journal import Event
 from tests.chaos.judge.findings import ChaosFinding, Rule, Severity, Status
 from tests.chaos.judge.judging import Report
+from tests.chaos.judge.moves import table as table_of_moves
 from tests.chaos.judge.phases import table
 
 REPORT_PAGE = "report.md"
@@ -93,6 +94,8 @@ def _page(report: Report) -> Iterator[str]:
         yield from ("## Phases of the migration", "", *table(report.phases), "")
         for one in report.phases:
             yield from (f"{one.name}: doctor says", *(f"- {line}" for line in one.doctor), "")
+    if report.moves:
+        yield from ("## Moves", "", *table_of_moves(report.moves), "")
     yield "## Events (seconds of the run, UTC of the logs)"
     yield ""
     yield "```text"

@@ -1,0 +1,111 @@
+"""The moves of a group between the brokers and the instances: how long its members waited, and what was refused."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tests.chaos.journal import Handed, Kind, Phase, read_consumers
+from tests.chaos.judge.evidence import Records
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling, violation
+
+_MEDIAN_S, _WORST_S = 0.5, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move, from its request at ``begin`` until the group was settled. ``paused_s`` is the longest time in which a
+    member received no record. ``killed`` is the instance that was killed meanwhile."""
+
+    to: str
+    killed: str
+    begin: float
+    done: bool
+    message: str
+    refused: Sequence[str]
+    took_s: float
+    paused_s: float
+
+
+def moves(records: Records) -> tuple[Move, ...]:
+    """Returns the moves in order."""
+    begins = [one.t for one in records.of(Kind.MOVED, phase=Phase.BEGIN)]
+    ends = records.of(Kind.MOVED, phase=Phase.END)
+    if not ends:
+        return ()
+    times = [
+        [line.t for line in journal.lines if isinstance(line, Handed)] for journal in read_consumers(records.directory)
+    ]
+    found = []
+    for begin, end in zip(begins, ends, strict=False):
+        told = end.detail
+        paused_s = max((_longest(one, begin, end.t) for one in times), default=0.0)
+        done = told["result"] == "done"
+        found.append(
+            Move(
+                *(told["to"], told["killed"], begin, done),
+                *(told["message"], told["refused"], told["took_s"], paused_s),
+            )
+        )
+    return tuple(found)
+
+
+def moved(found: Sequence[Move]) -> Ruling:
+    """Checks that every move was done, if necessary after some tries."""
+    findings: list[ChaosFinding] = []
+    for number, one in enumerate(found, start=1):
+        if not one.done:
+            findings.append(violation(Rule.MOVES, f"move {number} to {one.to}", f"it was not done: {one.refused[-1:]}"))
+        if one.refused:
+            text = "; ".join(one.refused)
+            findings.append(
+                ChaosFinding(Rule.MOVES, Severity.WARNING, f"move {number} to {one.to} {one.killed}".strip(), text)
+            )
+    checked = f"{len(found)} moves, {sum(bool(one.killed) for one in found)} with a kill"
+    return ruling(Rule.MOVES, findings, checked=checked, exercised=bool(found))
+
+
+def paused(found: Sequence[Move]) -> Ruling:
+    """Checks that members waited no longer than they may."""
+    waited = [one.paused_s for one in found]
+    middle_s, worst_s = (median(waited), max(waited)) if waited else (0.0, 0.0)
+    findings = [
+        violation(Rule.PAUSES, "all moves", f"the {name} pause was {seconds:.2f} s, more than {most_s:g} s")
+        for name, seconds, most_s in (("median", middle_s, _MEDIAN_S), ("longest", worst_s, _WORST_S))
+        if seconds > most_s
+    ]
+    told = f"median {middle_s:.2f} s, worst {worst_s:.2f} s"
+    bound = f"median {_MEDIAN_S:g} s, worst {_WORST_S:g} s"
+    figures = {"median_s": middle_s, "worst_s": worst_s}
+    return ruling(Rule.PAUSES, findings, checked=told, bound=bound, exercised=bool(found), figures=figures)
+
+
+def table(found: Sequence[Move]) -> Iterator[str]:
+    """Yields the lines of a table in Markdown: a line for each direction, with and without a kill."""
+    yield "| to | killed | moves | pause: median | worst | answered: median | worst | refused before |"
+    yield "|---|---|---|---|---|---|---|---|"
+    kinds = sorted({(one.to, bool(one.killed)) for one in found})
+    for to, kills in kinds:
+        those = [one for one in found if (one.to, bool(one.killed)) == (to, kills)]
+        pauses, took = [one.paused_s for one in those], [one.took_s for one in those]
+        refused = Counter(_reason(text) for one in those for text in one.refused)
+        why = "; ".join(f"{count} {text}" for text, count in refused.most_common()) or "none"
+        yield (
+            f"| {to} | {'yes' if kills else ''} | {len(those)} | {median(pauses):.2f} s | {max(pauses):.2f} s "
+            f"| {median(took):.2f} s | {max(took):.2f} s | {why} |"
+        )
+
+
+def _reason(text: str) -> str:
+    return text.rpartition("was not moved: ")[2]
+
+
+def _longest(times: Sequence[float], begin: float, end: float) -> float:
+    """Returns the longest gap between two times that overlaps the span, or 0 if there is none."""
+    first = max(0, bisect.bisect_right(times, begin) - 1)
+    within = times[first : bisect.bisect_left(times, end) + 1]
+    return max((after - before for before, after in itertools.pairwise(within)), default=0.0)
