@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.wire.batches import LogRecord, encode_batch
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.definition import Struct, read_definition
 from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_frame, client_software, peek, read_header
@@ -24,6 +25,7 @@ GROUP = "billing"
 KNOWN = (
     "ApiVersions", "Metadata", "FindCoordinator", "ListGroups", "DescribeGroups", "OffsetFetch", "OffsetCommit",
     "OffsetDelete", "DeleteGroups", "LeaveGroup", "ListOffsets", "Fetch", "DescribeConfigs", "DescribeCluster",
+    "Produce",
 )  # fmt: skip
 _NAMES = {message(f"{name}Request").api_key: name for name in KNOWN}
 _MADE_ODD = 0.5
@@ -279,12 +281,18 @@ class OddBroker:
                 topic(
                     topic=one.topic,
                     partitions=tuple(
-                        part(partition_index=p.partition, high_watermark=10, records=b"") for p in one.partitions
+                        part(partition_index=p.partition, high_watermark=10, records=self._records(p.fetch_offset))
+                        for p in one.partitions
                     ),
                 )
                 for one in request.topics
             )
         )
+
+    def _records(self, at: int) -> bytes:
+        """One record, so that whoever waits for the next one need not wait."""
+        batch = encode_batch([LogRecord(None, b"a record")], now_ms=1_700_000_000_000)
+        return at.to_bytes(8, "big") + batch[8:]  # the checksum does not cover the offset
 
     def _configs(self, request: Any, form: Message) -> Any:
         result, config = form.struct("DescribeConfigsResult"), form.struct("DescribeConfigsResourceResult")
