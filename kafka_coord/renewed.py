@@ -54,6 +54,9 @@ def _at(written: str) -> float:
     return float(ssl.cert_time_to_seconds(written))
 
 
+SOON_S = 14 * 24 * 3600
+"""A certificate that ends sooner, in seconds, is reported. Those that are renewed automatically are renewed earlier."""
+
 _said: set[tuple[tuple[Path, ...], str]] = set()
 """The problems that the log has named: several values may be made from one file."""
 
@@ -86,6 +89,7 @@ class Renewed(Generic[T]):
         self._seen = self._versions()
         self._value = read()
         self._again_at = math.inf
+        self._said_ending: tuple[float, bool] | None = None
         self.problem = ""
         """Why the files as they are now are not used, or "" if they are."""
         if problem := self._not_valid(self._value):
@@ -133,6 +137,19 @@ class Renewed(Generic[T]):
             log.warning("still using the earlier %s: %s", self._what, self.problem, extra={"event": "renewal_unusable"})
         if self.problem:
             _said.add((self._files, self.problem))
+
+    def say_if_ending(self) -> None:
+        """Logs, after looking at the files, that the certificate in use ends within :data:`SOON_S` or has ended: once
+        for each."""
+        self.newest()
+        if (ends_at := self.ends_at) is None or (left_s := ends_at - time.time()) >= SOON_S:
+            return
+        if (said := (ends_at, left_s <= 0)) != self._said_ending:
+            self._said_ending = said
+            when = time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(ends_at))
+            what = f"the certificate, or its CA, of the {self._what} {'has ended' if left_s <= 0 else 'ends'} at {when}"
+            todo = "renew it; renewed files are read without a restart"
+            log.warning("%s: %s", what, todo, extra={"event": "certificate_ends"})
 
     def _not_valid(self, value: T) -> str:
         found = self._lifetime(value)

@@ -335,6 +335,28 @@ def test_a_certificate_that_has_expired_at_start_is_said(tmp_path: Path, caplog:
     assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
+def test_the_end_of_a_certificate_is_said_in_time_and_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ends-at"
+    soon = round(time.time()) + renewing.SOON_S
+    file.write_text(str(soon + 60))
+    renewed = Renewed("certificate x", (file,), lambda: number(file), lifetime=lambda at: Lifetime(0.0, float(at)))
+    renewed.say_if_ending()
+    assert caplog.records == []
+    file.write_text(str(soon - 60))
+    renewed.say_if_ending()
+    renewed.say_if_ending()
+    monkeypatch.setattr(time, "time", lambda: soon + 1.0)
+    renewed.say_if_ending()
+    renewed.say_if_ending()
+    said = [one.getMessage().partition(" at ")[0] for one in caplog.records]
+    assert said == [f"the certificate, or its CA, of the certificate x {word}" for word in ("ends", "has ended")]
+    file.write_text(str(soon * 2))
+    renewed.say_if_ending()
+    assert len(caplog.records) == 2
+
+
 def expired_ca(file: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "old")])

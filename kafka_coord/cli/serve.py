@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,15 +21,17 @@ import click
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.settings import listed
-from kafka_coord.errors import BrokerError, SettingsError, StoreUnavailable, TreeUnfinished
+from kafka_coord.errors import BrokerError, SettingsError, StoreError, StoreUnavailable, TreeUnfinished
 from kafka_coord.model import Process
 from kafka_coord.model.names import group_pattern, left_to_brokers
 from kafka_coord.monitor.metrics import state
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import KafkaSettings, ServeSettings, Settings
 from kafka_coord.version import __version__
-from kafka_coord.zk import connect_with
+from kafka_coord.zk import connect_with, layout
+from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.root import OwnTree
+from kafka_coord.zk.store import SessionState
 
 if TYPE_CHECKING:
     from kafka_coord.coordinator.deadlines import CoordinatorOptions
@@ -79,6 +81,39 @@ class Status:
             )
 
 
+class Warned:
+    """Warns in the log of what will do harm and what nobody else may see: a broker id of no broker, and certificates
+    that end. Call :meth:`look` often."""
+
+    def __init__(self, broker_id: int, store: Store, renewed: Mapping[str, Renewed[Any]]) -> None:
+        self._broker_id, self._store, self._renewed = broker_id, store, renewed
+        self._due = time.monotonic() + _FIRST_LOOK_S
+        self._knows_broker = False
+
+    def look(self) -> None:
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _LOOK_EVERY_S
+        for one in self._renewed.values():
+            one.say_if_ending()
+        if not self._knows_broker and self._store.session.state is SessionState.CONNECTED:
+            with contextlib.suppress(StoreError):
+                self._look_at_broker()
+
+    def _look_at_broker(self) -> None:
+        brokers = read_brokers(self._store)
+        if brokers is None or any(one.path == layout.broker(self._broker_id) for one in brokers.unreadable):
+            return
+        numbers, self._knows_broker = {one.broker_id for one in brokers.live}, True
+        if self._broker_id not in numbers:
+            log.warning(
+                "no broker %d is registered (registered: %s); give --broker-id the broker.id of the broker beside this"
+                " instance, or start that broker",
+                *(self._broker_id, ", ".join(map(str, sorted(numbers))) or "none"),
+                extra={"event": "no_broker"},
+            )
+
+
 def notify_systemd(state: str) -> None:
     """Notifies systemd if it started this process (``NOTIFY_SOCKET``, see sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
@@ -89,8 +124,6 @@ def notify_systemd(state: str) -> None:
         notifications.sendall(state.encode())
 
 
-log = logging.getLogger("kafka_coord.serve")
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LOG_FORMAT = "%(asctime)sZ %(levelname)-7s %(name)s %(message)s"
@@ -98,6 +131,8 @@ _LOG_FORMAT = "%(asctime)sZ %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
 _POLL_S = 0.05
 """How often, in seconds, to check whether the service has ended on its own. A stop signal ends the wait immediately."""
+_FIRST_LOOK_S, _LOOK_EVERY_S = 60.0, 3600.0
+"""When, in seconds, to look for what the log is to warn of. At a boot, a broker often comes after its instance."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  only recognised here, not bound
 
 
@@ -307,7 +342,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
                     parts.callback(part.close)
             parts.callback(service.stop)
             parts.callback(notify_systemd, "STOPPING=1")
-            status = Status(broker_id, service, kafka)
+            status, warned = Status(broker_id, service, kafka), Warned(broker_id, store, renewed.ones)
             status.look()  # the registration says that the instance is not ready yet
             service.start()
             while not stopping.wait(_POLL_S) and not service.wait(0.0):
@@ -316,6 +351,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
                     if part is not None:
                         part.raise_failure()
                 status.look()
+                warned.look()
         log.info("stopped broker_id=%d", broker_id, extra={"event": "stopped"})
 
 
@@ -345,7 +381,7 @@ class _Renewed:
         if isinstance(credentials := getattr(store, "credentials", None), Renewed):
             made["zookeeper"] = credentials
         serve, properties = settings.serve, settings.kafka.properties
-        if not (serve.listen_http or serve.listen_channel or serve.listen_kafka):
+        if not (serve.listen_http or serve.listen_channel or serve.listen_kafka or settings.kafka.properties):
             return
         from kafka_coord.frontends.listening import Certificate
         from kafka_coord.frontends.socket.access import UsersFile

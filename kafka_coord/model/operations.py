@@ -117,6 +117,7 @@ class Request(JsonObject, frozen=True, omit_defaults=True, tag_field="version", 
     timestamp_ms: Number = 0
     offsets: Mapping[TopicPartition, Count] = field(default_factory=dict)
     partitions: PartitionSet = NO_PARTITIONS
+    """The partitions whose offsets are to be deleted; in the refusal of a reset, those that do not exist."""
     to: GroupKind | None = None
     successor: Count | None = None
     """The broker id of the next coordinator, or ``None`` for any instance."""

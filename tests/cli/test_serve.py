@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from kafka_coord.cli import serve as serving
 from kafka_coord.cli.serve import log_dead_thread
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.groups.cluster import read_cluster
@@ -140,6 +141,20 @@ def test_serve_measures_the_lag_for_the_metrics_only_if_it_is_configured(world: 
         assert process.ended(by=signal.SIGTERM).code == 0
     with started(*arguments[:3], "-z", zk_hosts, KAFKA_COORD_SERVE_LAG_METRICS_GROUPS="5") as process:
         assert process.ended().code == 2
+
+
+def test_a_broker_id_of_no_broker_is_warned_of_once(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(serving, "_LOOK_EVERY_S", 0.0)
+    number = int(world.store.children(layout.BROKER_IDS)[0])
+    for broker_id in (number, 77):
+        warned = serving.Warned(broker_id, world.store, {})
+        warned.look()
+        warned.look()
+    (said,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+    assert said.startswith(f"no broker 77 is registered (registered: {number}")
 
 
 def test_a_second_serve_with_the_same_broker_id_ends_with_the_reason(tree: Tree, zk_hosts: str) -> None:

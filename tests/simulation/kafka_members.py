@@ -457,9 +457,9 @@ class KafkaMember:
         details = {tp: _committed(offset) for tp, offset in offsets.items()}
 
         async def ask(terms: Any, caller: Any, _broker_id: int) -> Any:
-            key, member_id = (GROUP, identity.consumer), identity.member_id
+            who = (GROUP, identity.consumer), identity.member_id, bool(identity.instance_id)
             return await terms.commit(
-                GROUP, lambda token: MemberCommit(token, key, member_id, epoch, caller.number, offsets, details)
+                GROUP, lambda token: MemberCommit(token, *who, epoch, caller.number, offsets, details)
             )
 
         self._committing = self._send(ask, take, _TIMEOUT_S)

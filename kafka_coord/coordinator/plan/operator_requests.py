@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from kafka_coord.coordinator.plan.membership import GroupMembership
 from kafka_coord.coordinator.plan.reasons import counted, names
 from kafka_coord.coordinator.steps import (
@@ -53,23 +55,18 @@ def offset_steps(observation: Observation, membership: GroupMembership, holders:
     for request in requests:
         reset = request.type is RequestType.RESET_OFFSETS
         partitions = PartitionSet.of(request.offsets) if reset else request.partitions
-        fault = _fault(observation, membership, partitions, ledgers, reset=reset)
+        fault = _fault(membership, partitions, ledgers)
         if fault:
             steps.append(refused(request, fault))
+        elif reset and (missing := _missing(observation, partitions)):  # may be deleted, but not written
+            steps.append(refused(replace(request, partitions=missing), _words(observation, missing)))
         else:
             step, verb = (WriteOffsets(request), "written") if reset else (DeleteOffsets(request), "deleted")
             return [*steps, step, done(request, f"offsets of {counted(len(partitions), 'partition')} {verb}")]
     return steps
 
 
-def _fault(
-    observation: Observation,
-    membership: GroupMembership,
-    partitions: PartitionSet,
-    ledgers: list[Ledger],
-    *,
-    reset: bool,
-) -> str:
+def _fault(membership: GroupMembership, partitions: PartitionSet, ledgers: list[Ledger]) -> str:
     if not partitions:
         return "the request does not name any partition"
     unreadable = membership.ledger_unreadable
@@ -79,14 +76,19 @@ def _fault(
         held = ledger.held & partitions
         if held:
             return f"{ledger.consumer} holds {held}; stop it first"
-    if reset:  # offsets of a deleted topic may be deleted, but not written
-        for topic, numbers in partitions.by_topic():
-            if topic not in observation.topics:
-                return f"Kafka has no topic {topic}"
-            unknown = sorted(numbers - observation.topics[topic].partitions)
-            if unknown:
-                return f"topic {topic} has no partition {unknown[0]}"
     return ""
+
+
+def _missing(observation: Observation, partitions: PartitionSet) -> PartitionSet:
+    """Returns the partitions that do not exist."""
+    topics = observation.topics
+    return partitions - PartitionSet({one: topics[one].partitions for one in partitions.topics if one in topics})
+
+
+def _words(observation: Observation, missing: PartitionSet) -> str:
+    topic, numbers = next(iter(missing.by_topic()))
+    is_there = topic in observation.topics
+    return f"topic {topic} has no partition {min(numbers)}" if is_there else f"Kafka has no topic {topic}"
 
 
 def other_answers(observation: Observation, membership: GroupMembership) -> list[Step]:

@@ -265,7 +265,8 @@ class GroupCoordinator:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def handle_commit_offsets(self, call: Call) -> Any:
-        """Rejects partitions that do not exist and passes only the others on to the group, as Kafka does."""
+        """Rejects partitions that do not exist and passes only the others on to the group, as Kafka does. Kafka's
+        answer leaves out a topic that exists and of which the request names no partition."""
         request = call.request
         await self.groups.wait_until_loaded([request.group_id])
         await self._allow(call, Operation.READ, request.group_id)
@@ -280,7 +281,8 @@ class GroupCoordinator:
                 errors |= await self._through(request.group_id, COMMITS, lambda group: group.commit(commit, call))
             except GroupError as refusal:
                 error = refusal.error
-        return answers.per_partition("OffsetCommit", request.topics, error, errors)
+        topics = [one for one in request.topics if one.partitions or not self._instances.partitions_of(one.name)]
+        return answers.per_partition("OffsetCommit", topics, error, errors)
 
     async def _learn(self, topics: Any) -> None:
         """Asks the broker about topics whose partitions are unknown. Raises :class:`GroupError` if it cannot be

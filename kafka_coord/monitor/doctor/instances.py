@@ -35,6 +35,7 @@ from kafka_coord.model import Listener
 from kafka_coord.model.histories import ClusterHistory
 from kafka_coord.model.sequences import some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.renewed import SOON_S
 from kafka_coord.wire.messages import BadMessage
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import (
@@ -58,8 +59,7 @@ from kafka_coord.zk.root import (
 from kafka_coord.zk.store import Store
 
 _CERTIFICATES = "certificates"
-SOON_MS = 14 * 24 * 3600 * 1000
-"""A certificate that ends sooner is reported. Those that are renewed automatically are renewed earlier."""
+SOON_MS = SOON_S * 1000
 _SAMPLE = re.compile(
     r'^kafka_coord_(certificate_ends_seconds|renewal_unusable)\{of="([^"]{1,100})"\} (\S{1,30})$', re.MULTILINE
 )

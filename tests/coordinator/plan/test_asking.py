@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, SetTarget, WriteLedgerAndCommands, WriteOffsets
+from kafka_coord.coordinator.steps import (
+    AnswerRequest,
+    DeleteOffsets,
+    GroupState,
+    SetTarget,
+    WriteLedgerAndCommands,
+    WriteOffsets,
+)
 from kafka_coord.model import (
     NO_PARTITIONS,
     PartitionSet,
@@ -206,9 +213,11 @@ def test_each_pass_carries_out_one_of_several_requests_that_set_offsets(world):
 def test_a_reset_of_partitions_that_do_not_exist_is_refused(world, offsets, message):
     request = world.ask(type=RequestType.RESET_OFFSETS, offsets=offsets)
 
-    world.look()
+    decided = world.look()
 
     assert answer(world, request) == ("refused", message)
+    (step,) = (one for one in decided.steps if isinstance(one, AnswerRequest))
+    assert step.request.partitions == PartitionSet.of(offsets)
 
 
 def test_only_offsets_of_partitions_without_a_holder_are_deleted(world):

@@ -294,6 +294,9 @@ async def commits(side: Side, one: Beating) -> None:
     await side.commit(one, 9, metadata="m" * 4097, case="too much metadata")
     await side.commit(one, 9, partition=99, case="an unknown partition")
     await side.commit(one, 9, topic="no-such-topic", case="an unknown topic")
+    await side.commit(one, 9, partitions=(0, 0), case="a partition twice")
+    await side.commit(one, 9, partitions=(), case="a topic without partitions")
+    await side.commit(one, 9, partitions=(), topic="no-such-topic", case="an unknown topic without partitions")
     await side.commit(one, 9, topic=side.topic + OTHER, case="a topic that it has not subscribed to")
     await side.offsets(9, case="stored")
 
@@ -312,6 +315,10 @@ async def fetches(side: Side, one: Beating) -> None:
     await side.offsets(9, member=replace(one, member_id="nobody"), case="an unknown member")
     await side.offsets(9, member=replace(one, member_id=""), case="no member id")
     await side.offsets(9, topic="no-such-topic", case="an unknown topic")
+    await side.offsets(9, (0, 1, 0), case="a partition twice")
+    await side.offsets(9, (), case="a topic without partitions")
+    await side.offsets(9, (), topic="no-such-topic", case="an unknown topic without partitions")
+    await side.offsets(7, (0, 1, 0), case="a partition twice, version 7")
 
 
 async def looks(side: Side, _one: Beating) -> None:

@@ -82,8 +82,12 @@ class ConsumerGroupSide(Side):
                 if one not in INCOMPARABLE:
                     yield from self._flat(getattr(value, one), f"{path}.{one}".lstrip("."), one)
         elif isinstance(value, tuple) and value and isinstance(value[0], Record):
+            seen: set[str] = set()
             for one in value:
                 which = self._shown(getattr(one, one._fields[0]), one._fields[0]) if len(value) > 1 else ""
+                while which in seen:
+                    which += " again"
+                seen.add(which)
                 yield from self._flat(one, f"{path}[{which}]" if which else path)
         else:
             yield path, self._shown(value, name)

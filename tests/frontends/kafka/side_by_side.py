@@ -149,10 +149,12 @@ class Side:
         self, joined: Any = None, version: int = 7, offset: int = 5, partition: int = 0, **fields: Any
     ) -> Any:
         form = message("OffsetCommitRequest")
-        part = form.struct("OffsetCommitRequestPartition")(
-            partition_index=partition, committed_offset=offset, committed_metadata=fields.pop("metadata", "")
+        of_part, metadata = form.struct("OffsetCommitRequestPartition"), fields.pop("metadata", "")
+        parts = tuple(
+            of_part(partition_index=number, committed_offset=offset, committed_metadata=metadata)
+            for number in fields.pop("partitions", (partition,))
         )
-        topic = form.struct("OffsetCommitRequestTopic")(name=fields.pop("topic", self.topic), partitions=(part,))
+        topic = form.struct("OffsetCommitRequestTopic")(name=fields.pop("topic", self.topic), partitions=parts)
         given = {"group_id": self.group, "topics": (topic,)}
         if joined is not None and version >= 1:
             given |= {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id}

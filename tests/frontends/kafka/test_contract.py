@@ -204,6 +204,8 @@ def test_joins_and_syncs_are_refused_in_this_order(front: Front, kind: Kind) -> 
         assert await joined(side, group_id="", session_timeout_ms=1) is Error.INVALID_GROUP_ID
         assert await joined(side, session_timeout_ms=1, **other_type) is Error.INVALID_SESSION_TIMEOUT
         assert await joined(side, **other_type) is Error.INCONSISTENT_GROUP_PROTOCOL
+        for refused in (other_type, {"protocol_type": ""}, {"protocols": ()}):
+            assert await joined(side, member_id="", **refused) is Error.INCONSISTENT_GROUP_PROTOCOL
         assert await joined(side, member_id="") is Error.MEMBER_ID_REQUIRED
         at = _syncing(member)
         assert await synced(side, _syncing(STRANGER), group_id="") is Error.INVALID_GROUP_ID
@@ -215,6 +217,48 @@ def test_joins_and_syncs_are_refused_in_this_order(front: Front, kind: Kind) -> 
         assert await synced(side, at, protocol_name="other") is Error.INCONSISTENT_GROUP_PROTOCOL
         assert await synced(side, at) is Error.NONE
         assert await joined(side) is kind.unknown
+
+    play(front, kind, contract)
+
+
+@with_sync
+@pytest.mark.parametrize("which", ["dynamic", "static"])
+def test_a_member_is_refused_under_an_instance_id_that_is_not_its_own(front: Front, kind: Kind, which: str) -> None:
+    """As in Kafka: the id of another static member fences, one that no static member has is unknown."""
+
+    async def answers_to(side: Side, member: Any, instance: str | None) -> list[Error]:
+        named = {"group_instance_id": instance}
+        beat = await side.heartbeat(member, **named)
+        synced = await side.sync(_syncing(member), 5, assign=False, protocol_type="consumer", **named)
+        committed = await commit(side, member, **named)
+        return [Error(beat.error_code), Error(synced.error_code), committed]
+
+    async def left(side: Side, member: Any, instance: Any) -> Error:
+        return Error((await side.leave(member, 3, instance=instance)).members[0].error_code)
+
+    async def contract(side: Side) -> None:
+        mine = {"group_instance_id": "mine"} if which == "static" else {}
+        protocols = side.protocols("range", metadata=encoded_subscription(TOPIC))
+        member = await side.join("m1", protocols=protocols, **mine)
+        await side.sync(member, assign=False, **mine)
+        joining = asyncio.create_task(side.join("s1", protocols=protocols, group_instance_id="i1"))
+        while not joining.done():
+            if (await side.heartbeat(member, **mine)).error_code == Error.REBALANCE_IN_PROGRESS:
+                member = await side.join("m1", protocols=protocols, member_id=member.member_id, **mine)
+                await side.sync(member, assign=False, **mine)
+            await asyncio.sleep(0.02)
+        other = await joining
+        unknown, fenced = Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID
+        ids = {"i1": fenced, "nobody": unknown, "": unknown, member.member_id: unknown, other.member_id: unknown}
+        for instance, error in ids.items():
+            assert await answers_to(side, member, instance) == [error] * 3, instance
+            assert await left(side, member, instance) is error, instance
+        nameless, misnamed = (SimpleNamespace(member_id=of, generation_id=member.generation_id) for of in ("", "i1"))
+        assert await answers_to(side, nameless, "i1") == [fenced] * 3
+        assert await answers_to(side, misnamed, None) == [unknown] * 3, "an instance id is no member id"
+        assert Error((await side.heartbeat(member, **mine)).error_code) in {Error.NONE, Error.REBALANCE_IN_PROGRESS}
+        assert await left(side, member, mine.get("group_instance_id")) is Error.NONE
+        assert await left(side, nameless, "i1") is Error.NONE, "a tool removes a static member by its instance id alone"
 
     play(front, kind, contract)
 

@@ -14,7 +14,7 @@ from kafka_coord.coordinator.history import action_of
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.client_assigned import _MOST, QUIET_S, Changes, ToolCommits
 from kafka_coord.frontends.kafka.managed.administration import Administration
-from kafka_coord.model import CommittedOffset, Request, TopicPartition
+from kafka_coord.model import CommittedOffset, PartitionSet, Request, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.wire.frames import RequestHeader
 from kafka_coord.wire.messages import message
@@ -122,16 +122,35 @@ def test_many_offsets_of_a_tool_are_requests_that_the_coordinator_can_read() -> 
     class Asked(Administration):
         requests: ClassVar[list[Request]] = []
 
-        async def _ask(self, request: Request, refused: Error) -> Error:
+        async def _ask(self, request: Request, refused: Error) -> tuple[Error, frozenset[TopicPartition]]:
             self.requests.append(request)
-            return Error.NONE
+            return Error.NONE, frozenset()
 
     nothing: Any = None
     many = {TopicPartition("t" * 249, number): CommittedOffset((1 << 62) + number) for number in range(50_000)}
-    assert asyncio.run(Asked(nothing, nothing).set_offsets("g", many, "tool", is_recorded=False)) is Error.NONE
+    told = asyncio.run(Asked(nothing, nothing).set_offsets("g", many, "tool", is_recorded=False))
+    assert told == (Error.NONE, frozenset())
     assert {tp for one in Asked.requests for tp in one.offsets} == set(many)
     for one in Asked.requests:
         read = Request.from_json(fields.load(fields.dump(one.to_json()), "/r"), "/r")
         assert read.offsets == one.offsets
         assert action_of(read, 7) is None
         assert action_of(replace(read, unrecorded=False), 7) is not None
+
+
+def test_a_commit_of_a_partition_that_the_coordinator_does_not_know_costs_only_that_partition() -> None:
+    class Refusing(Administration):
+        written: ClassVar[dict[TopicPartition, int]] = {}
+
+        async def _answer(self, request: Request) -> Request:
+            missing = PartitionSet.of(tp for tp in request.offsets if tp.partition >= 2)
+            if missing:
+                return replace(request, partitions=missing, result="refused", message="topic t has no partition 2")
+            self.written |= request.offsets
+            return replace(request, result="done")
+
+    nothing: Any = None
+    offsets = {TopicPartition("t", number): CommittedOffset(number) for number in range(4)}
+    told = asyncio.run(Refusing(nothing, nothing).set_offsets("g", offsets, "tool"))
+    assert told == (Error.NONE, frozenset({TopicPartition("t", 2), TopicPartition("t", 3)}))
+    assert Refusing.written == {TopicPartition("t", 0): 0, TopicPartition("t", 1): 1}

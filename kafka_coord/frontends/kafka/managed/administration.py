@@ -137,7 +137,8 @@ class Administration:
             log.warning("cannot take over group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         self._terms.groups.add(group)
-        return await self.set_offsets(group, {tp: offsets[tp] for tp in missing}, "the conversion", why)
+        refused, _ = await self.set_offsets(group, {tp: offsets[tp] for tp in missing}, "the conversion", why)
+        return refused
 
     async def look(self, group: str) -> None:
         """Has the coordinator look at the group, whose consumers may have waited for its conversion."""
@@ -161,7 +162,7 @@ class Administration:
 
     async def delete(self, group: str, by: str) -> Error:
         """Deletes the group on behalf of a client. The history records who asked, as ``by``."""
-        error = await self._ask(Request(RequestType.DELETE_GROUP, group, by=by), Error.NON_EMPTY_GROUP)
+        error, _ = await self._ask(Request(RequestType.DELETE_GROUP, group, by=by), Error.NON_EMPTY_GROUP)
         if error is Error.NONE:
             self._terms.groups.discard(group)
         return error
@@ -198,26 +199,32 @@ class Administration:
         before: Mapping[TopicPartition, int] | None = None,
         *,
         is_recorded: bool = True,
-    ) -> Error:
-        """Sets the offsets of partitions that no member holds, by several requests if there are many. With
+    ) -> tuple[Error, frozenset[TopicPartition]]:
+        """Sets the offsets of partitions that no member holds, by several requests if there are many. Returns also the
+        partitions that do not exist, as far as the coordinator knows: the others' offsets are set. With
         ``is_recorded``, the group's history records ``by``, ``reason`` and, if the offsets ``before`` are given, the
         change."""
-        error = Error.NONE
-        for some in parts(sorted(offsets), _OFFSETS_AT_ONCE):
+        gone = frozenset[TopicPartition]()
+        waiting = list(parts(sorted(offsets), _OFFSETS_AT_ONCE))
+        while waiting:
+            some = waiting.pop(0)
             values = {tp: offsets[tp].offset for tp in some}
             change = offsets_change(before, values) if before is not None else ""
             request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by, change=change)
             request = request if is_recorded else replace(request, unrecorded=True)
-            error = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
-            if error is not Error.NONE:
-                return error
-        details = {tp: one for tp, one in offsets.items() if not one.is_bare}
+            error, missing = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
+            if missing:
+                gone |= missing
+                waiting[:0] = [others] if (others := [tp for tp in some if tp not in missing]) else []
+            elif error is not Error.NONE:
+                return error, gone
+        details = {tp: one for tp, one in offsets.items() if tp not in gone and not one.is_bare}
         if details:
             try:
                 await asyncio.to_thread(write_details, self._store, group, details)
             except StoreError as failed:
                 log.warning("could not write the offset details group=%s: %s", group, failed)
-        return error
+        return Error.NONE, gone
 
     async def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition], by: str, before: Mapping[TopicPartition, int]
@@ -227,7 +234,8 @@ class Administration:
         chosen = PartitionSet.of(partitions)
         change = offsets_change(before, dict.fromkeys(chosen))
         request = Request(RequestType.DELETE_OFFSETS, group, partitions=chosen, by=by, change=change)
-        return await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
+        error, _ = await self._ask(request, Error.GROUP_SUBSCRIBED_TO_TOPIC)
+        return error
 
     async def record(self, kind: str, group: str, by: str, change: str = "") -> None:
         """Asks the coordinator to record in the cluster's history what ``by`` has done to a client-assigned group."""
@@ -241,18 +249,21 @@ class Administration:
         except StoreError as error:
             log.warning("cannot send %s of group=%s by %s: %s", request.type, request.group, request.by, error)
 
-    async def _ask(self, request: Request, refused: Error) -> Error:
-        """Sends a request to the coordinator. Returns ``refused`` if the coordinator refuses it."""
+    async def _ask(self, request: Request, refused: Error) -> tuple[Error, frozenset[TopicPartition]]:
+        """Sends a request to the coordinator. Returns ``refused`` if the coordinator refuses it, with the partitions
+        that a refused reset names as missing."""
         try:
             answered = await self._answer(request)
         except StoreError as error:
             log.warning("cannot send the coordinator a %s request group=%s: %s", request.type, request.group, error)
-            return Error.COORDINATOR_NOT_AVAILABLE
+            return Error.COORDINATOR_NOT_AVAILABLE, frozenset()
         if answered is None:
             log.warning("the coordinator did not respond to a %s request group=%s", request.type, request.group)
-            return Error.COORDINATOR_NOT_AVAILABLE
+            return Error.COORDINATOR_NOT_AVAILABLE, frozenset()
         log.info("%s group=%s result=%s: %s", request.type, request.group, answered.result, answered.message)
-        return Error.NONE if answered.result == _DONE else refused
+        if answered.result == _DONE:
+            return Error.NONE, frozenset()
+        return refused, frozenset(answered.partitions) if request.type is RequestType.RESET_OFFSETS else frozenset()
 
     async def _answer(self, request: Request) -> Request | None:
         """Sends the request and waits for the response. Returns the answered request, or ``None`` if it is not answered

@@ -130,8 +130,7 @@ class ManagedGroup:
         if not limits.min_session_timeout_s <= join.session_timeout_s <= limits.max_session_timeout_s:
             raise GroupError(Error.INVALID_SESSION_TIMEOUT)
         member_id = join.member_id or join.fresh_id
-        if not join.member_id and join.must_know_id:
-            return Joined(None, Error.MEMBER_ID_REQUIRED, member_id)
+        await self._require_room(consumer_name(join.instance_id or member_id), limits.max_size)
         if join.member_id and join.instance_id is None and not is_legal(consumer_name(member_id)):
             return Joined(None, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)  # a broker's longer id: the client asks for another
         try:
@@ -142,7 +141,8 @@ class ManagedGroup:
                 *(self.name, by.client_id, by.client.address, reason),
             )
             raise GroupError(Error.INCONSISTENT_GROUP_PROTOCOL) from None
-        await self._require_room(consumer_name(join.instance_id or member_id), limits.max_size)
+        if not join.member_id and join.must_know_id:
+            return Joined(None, Error.MEMBER_ID_REQUIRED, member_id)
         joined: Joined = await self._terms.take(self.name, member_id, request, by.client, by.sender)
         return joined
 
@@ -229,7 +229,10 @@ class ManagedGroup:
     async def _leave_one(self, who: Who, by: By) -> Error:
         if not who.member_id and who.instance_id is None:
             return Error.UNKNOWN_MEMBER_ID
-        member = self._member(who)
+        try:
+            member = self._member(who)
+        except GroupError as refusal:
+            return refusal.error
         answer = await self._terms.take(
             self.name, who.member_id, lambda token: classic.ClassicLeave(token, *member), by.client, by.sender
         )
@@ -237,9 +240,13 @@ class ManagedGroup:
         return error
 
     def _member(self, who: Who) -> tuple[tuple[str, str], str, bool]:
-        """Returns the member's key, its id, and whether it is static."""
-        consumer = consumer_name(who.instance_id or who.member_id or NO_MEMBER)
-        return (self.name, consumer), who.member_id, who.instance_id is not None
+        """Returns the member's key, its id, and whether it is static. Raises :class:`GroupError` if the instance id is
+        that of no member, whoever sends it: only a dynamic member's name is its id."""
+        is_static = who.instance_id is not None
+        name = consumer_name(who.member_id if who.instance_id is None else who.instance_id)
+        if is_static and name in {"", consumer_name(who.member_id)}:
+            raise GroupError(Error.UNKNOWN_MEMBER_ID)
+        return (self.name, name), who.member_id, is_static
 
     # --- members of KIP-848 ------------------------------------------------------------------------------------------
 
@@ -300,19 +307,17 @@ class ManagedGroup:
         by_partition = {TopicPartition(*where): one for where, one in offsets.items()}
         who = commit.who
         if who.generation_id < 0 and not who.member_id:
-            if offsets:
-                await self._commit_of_tool(by_partition, by)
-            return errors
-        if not commit.knows_epochs:
-            protocols = {one.member_id: one.protocol for one in self._terms.heard_of(self.name)}
-            if protocols.get(who.member_id) == heartbeats.PROTOCOL:
+            return errors | await self._gone(await self._commit_of_tool(by_partition, by) if offsets else ())
+        if self._terms.protocol_of(self.name, who.member_id) == heartbeats.PROTOCOL:
+            if not commit.knows_epochs:
                 raise GroupError(Error.UNSUPPORTED_VERSION)
-        key, connection = (self.name, consumer_name(who.instance_id or who.member_id)), by.client.number
+            who = who._replace(instance_id=None)  # as in Kafka, the id and the epoch say enough
+        member, connection = self._member(who), by.client.number
         values = {tp: one.offset for tp, one in by_partition.items()}
         details = {tp: one for tp, one in by_partition.items() if not one.is_bare}
         committed = await self._terms.commit(
             self.name,
-            lambda token: MemberCommit(token, key, who.member_id, who.generation_id, connection, values, details),
+            lambda token: MemberCommit(token, *member, who.generation_id, connection, values, details),
         )
         gone = await self._gone([where for where in offsets if where[0] in committed.topics])
         if committed.error is not Error.NONE:
@@ -328,9 +333,12 @@ class ManagedGroup:
             for where in refused
         }
 
-    async def _commit_of_tool(self, offsets: Mapping[TopicPartition, CommittedOffset], by: By) -> None:
-        """Commits offsets that no member sent. Refuses them while the group has members, as Kafka does. A tool that
-        commits all the time, as MirrorMaker does, does not fill the group's history."""
+    async def _commit_of_tool(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], by: By
+    ) -> frozenset[TopicPartition]:
+        """Commits offsets that no member sent. Returns the partitions that do not exist. Refuses all while the group
+        has members, as Kafka does. A tool that commits all the time, as MirrorMaker does, does not fill the group's
+        history."""
         administration, commits = self._groups.administration, self._groups.tool_commits
         try:
             members = (await administration.registered(self.name)).protocols
@@ -347,7 +355,11 @@ class ManagedGroup:
         before = await self._offsets_before()
         changes = [(before.get(tp), one.offset) for tp, one in offsets.items()]
         is_news = commits.is_news_of_managed(by, self.name, changes, time.monotonic())
-        refuse(await administration.set_offsets(self.name, offsets, by.sender, before=before, is_recorded=is_news))
+        refused, gone = await administration.set_offsets(
+            self.name, offsets, by.sender, before=before, is_recorded=is_news
+        )
+        refuse(refused)
+        return gone
 
     async def _offsets_before(self) -> Mapping[TopicPartition, int]:
         """Returns the group's offsets, for the history. Returns none if they cannot be read."""

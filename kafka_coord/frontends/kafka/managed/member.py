@@ -81,6 +81,7 @@ class MemberCommit:
     token: Hashable
     key: Key
     member_id: str
+    is_static: bool
     epoch: int
     connection: int
     offsets: Offsets = field(hash=False)

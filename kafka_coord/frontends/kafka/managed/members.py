@@ -93,7 +93,7 @@ class KafkaMembers:
     def arrived(self, request: MemberRequest, now: float) -> None:
         """Handles a request from a member, except a commit."""
         self.now = now
-        if not request.member_id:  # an operator identifies a static member by its instance id
+        if not request.member_id and request.leaves:  # an operator identifies a static member by its instance id
             request = replace(request, member_id=self.earlier_id(request.key) or "")
         if not request.is_static and not request.joins:  # KIP-848 clients omit the instance id if it is unchanged
             request = replace(request, key=self.key_of(request.key, request.member_id))
@@ -146,7 +146,7 @@ class KafkaMembers:
 
     def commit(self, commit: MemberCommit, now: float) -> None:
         self.now = now
-        key = self.key_of(commit.key, commit.member_id)
+        key = commit.key if commit.is_static else self.key_of(commit.key, commit.member_id)
         error = self.why_not(key, commit.member_id, commit.epoch)
         if error is Error.NONE:
             holder = self.members[key]
@@ -188,6 +188,12 @@ class KafkaMembers:
         states = self._machine.members.values()  # including members from an earlier term
         keys = (one.key for one in states if one.id.group == key[0] and one.options.resume_key == member_id)
         return next(keys, key)
+
+    def protocol_of(self, group: str, member_id: str) -> str:
+        """Returns the protocol of the member with that id, or "" if it has not sent a request in this term. Any thread
+        may call this method."""
+        member = self._of_group.get(group, {}).get(member_id)
+        return member.protocol if member is not None else ""
 
     def heard_of(self, group: str) -> list[KafkaMember]:
         """Returns the members that have sent a request in this term. Any thread may call this method."""
@@ -249,10 +255,10 @@ class KafkaMembers:
     def resume(self, request: MemberRequest) -> None:
         """Resumes a member that registered in an earlier term."""
         state = self._machine.members.get(request.key)
-        if state is not None and request.is_static and state.options.resume_key != request.member_id:
-            self.refuse(request, Error.FENCED_INSTANCE_ID)
+        if state is not None and state.options.resume_key != request.member_id:
+            self._refuse_another(request, state.options.resume_key)
             return
-        if state is None or (state.options.resume_key, state.options.protocol) != (request.member_id, request.protocol):
+        if state is None or state.options.protocol != request.protocol:
             self.refuse(request, Error.UNKNOWN_MEMBER_ID)
             return
         member = self.add(request)
@@ -298,11 +304,17 @@ class KafkaMembers:
         leaves before that."""
         successor = member.successor
         if successor is None or not request.leaves or successor.member_id != request.member_id:
-            self.refuse(request, Error.FENCED_INSTANCE_ID)
+            self._refuse_another(request, member.member_id)
             return
         self.refuse(successor, Error.UNKNOWN_MEMBER_ID)
         self._steps_back(member)
         self.refuse(request, Error.NONE)
+
+    def _refuse_another(self, request: MemberRequest, member_id: str) -> None:
+        """Refuses a request that comes from another client than the member with its key, whose id is ``member_id``.
+        As in Kafka, only who names the instance id of a static member is fenced."""
+        is_fenced = request.is_static and is_instance(request.key, member_id)
+        self.refuse(request, Error.FENCED_INSTANCE_ID if is_fenced else Error.UNKNOWN_MEMBER_ID)
 
     def _steps_back(self, member: KafkaMember) -> None:
         """Forgets the client that was to take the member's place, because it has left or its connection is lost. It

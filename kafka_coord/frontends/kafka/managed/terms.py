@@ -255,6 +255,11 @@ class ManagedTerms:
         served = self._served.get(partition_of(group))
         return served.members.heard_of(group) if served is not None else []
 
+    def protocol_of(self, group: str, member_id: str) -> str:
+        """Returns the protocol of the member with that id, or "" if it has not sent a request in this term."""
+        served = self._served.get(partition_of(group))
+        return served.members.protocol_of(group, member_id) if served is not None else ""
+
     def presences(self) -> list[ClientPresence]:
         """Returns the members that this instance serves."""
         presences, now = [], self._store.clock.monotonic()

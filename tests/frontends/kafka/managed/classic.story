@@ -294,6 +294,17 @@ m1 syncs 3 instance=i1  -> m1: FENCED_INSTANCE_ID
 '' leaves instance=i1  -> i1 writes: leaves for good (left); waits
 stored  -> an operator: ok
 
+= as in Kafka, only who names the instance id of a static member is fenced
+has m1 0
+m2 joins new instance=i1  -> waits
+m1 pings 3 instance=i1  -> m1: FENCED_INSTANCE_ID
+m1 commits 3 7 instance=i1  -> m1: FENCED_INSTANCE_ID
+m1 pings 3 instance=nobody  -> m1: UNKNOWN_MEMBER_ID
+m1 commits 3 7 instance=nobody  -> m1: UNKNOWN_MEMBER_ID
+i1 pings 3  -> i1: UNKNOWN_MEMBER_ID
+m3 pings 3 instance=m1  -> m3: UNKNOWN_MEMBER_ID
+'' pings 3 instance=i1  -> an operator: FENCED_INSTANCE_ID
+
 = a member of an earlier term keeps its partitions
 earlier m1 protocol=classic
 m1 commits 5 70  -> m1: COORDINATOR_LOAD_IN_PROGRESS

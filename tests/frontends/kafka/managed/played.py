@@ -150,7 +150,7 @@ class Managed(Stage):
         offsets = dict.fromkeys(partitions(partition), int(offset))
         said = CommittedOffset(int(offset), int(more.get("leader", -1)), more.get("metadata", ""))
         details = dict.fromkeys(offsets, said) if more.keys() & {"leader", "metadata"} else {}
-        by = self._from(who, more.get("instance", ""))[:3]
+        by = self._from(who, more.get("instance", ""))
         self._ask(who, MemberCommit(*by, int(epoch), int(more.get("on", 0)), offsets, details), how)
 
     def interrupted(self, who: str, *, by: str = "") -> None:
