@@ -21,7 +21,7 @@ from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.zk import layout
 from tests.cli.running import started
-from tests.coordinator.harness import World
+from tests.coordinator.harness import KafkaZnodes, World
 from tests.monitor.written import Tree
 from tests.waiting import eventually
 
@@ -148,13 +148,13 @@ def test_a_broker_id_of_no_broker_is_warned_of_once(
 ) -> None:
     monkeypatch.setattr(serving, "_FIRST_LOOK_S", 0.0)
     monkeypatch.setattr(serving, "_LOOK_EVERY_S", 0.0)
-    number = int(world.store.children(layout.BROKER_IDS)[0])
-    for broker_id in (number, 77):
+    KafkaZnodes(world.store).broker(5)
+    for broker_id in (5, 77):
         warned = serving.Warned(broker_id, world.store, {})
         warned.look()
         warned.look()
     (said,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
-    assert said.startswith(f"no broker 77 is registered (registered: {number}")
+    assert said.startswith("no broker 77 is registered (registered: 5)")
 
 
 def test_a_second_serve_with_the_same_broker_id_ends_with_the_reason(tree: Tree, zk_hosts: str) -> None:
