@@ -7,7 +7,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ _FORK = re.compile(
     r"|kinds\.managed\(|\b_?managed is (?:not )?None|\bin (?:self\._)?managed(?:\.groups)?\b"
     r"|\bkind is (?:not )?self\."
 )
+_KINDS = {"GroupKind", "COORDINATED", "ASKED"}
 _SERVING = ("calls", "client_assigned", "group_kinds", "group_requests", "groups")
 """The modules of the listener that find groups and pass requests on to those that are client-assigned."""
 _OF_A_PARTITION = ("owner", "holding", "committed_offset", "start_offset", "end_offset", "unresolved")
@@ -40,11 +41,39 @@ def modules(root: Path) -> dict[str, str]:
 
 
 def forks(root: Path) -> Iterator[str]:
-    """Yields the lines that ask which kind a group is of, as ``module:line``."""
-    for name, source in modules(root).items():
-        for number, line in enumerate(source.splitlines(), 1):
-            if _FORK.search(line) and not _ITS_DEFINITION.match(line):
-                yield f"{name}:{number}"
+    """Yields the lines that ask which kind a group is of, as ``module:line``: by a comparison, a table or a lookup with
+    :data:`_KINDS`, or by calling a function that answers whether a group is of a kind."""
+    sources = modules(root)
+    trees = {name: list(ast.walk(ast.parse(source))) for name, source in sources.items()}
+    answering = {
+        one.name
+        for tree in trees.values()
+        for one in tree
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        and isinstance(one.returns, ast.Name)
+        and one.returns.id == "bool"
+        and any(map(_asks_kind, ast.walk(one)))
+    }
+    for name, source in sources.items():
+        lines = enumerate(source.splitlines(), 1)
+        found = {number for number, line in lines if _FORK.search(line) and not _ITS_DEFINITION.match(line)}
+        found |= {one.lineno for one in trees[name] if isinstance(one, ast.expr) and _asks_kind(one, answering)}
+        yield from (f"{name}:{number}" for number in sorted(found))
+
+
+def _asks_kind(node: ast.AST, answering: Collection[str] = ()) -> bool:
+    match node:
+        case ast.Compare():
+            return any(map(_names_kind, (node.left, *node.comparators)))
+        case ast.Dict():
+            return sum(_names_kind(key) for key in node.keys if key is not None) > 1
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name in answering or (name in {"are", "of"} and any(map(_names_kind, node.args)))
+    return False
+
+
+def _names_kind(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Name) and one.id in _KINDS for one in ast.walk(node))
 
 
 def returns_of_a_join(root: Path) -> Iterator[str]:
@@ -215,7 +244,7 @@ def documents(root: Path) -> list[Path]:
 
 
 MEASURES: dict[str, tuple[Callable[[Path], int], int, int]] = {
-    "places that fork on a group's kind": (lambda root: len(list(forks(root))), 5, 6),
+    "places that fork on a group's kind": (lambda root: len(list(forks(root))), 42, 6),
     "returns in a JoinGroup's walk through a client-assigned group": (
         lambda root: len(list(returns_of_a_join(root))),
         4,
