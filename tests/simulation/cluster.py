@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -101,36 +101,47 @@ class SimulatedCluster:
         self.log = SimulatedLog()
         apart = random.Random(f"apart {seed}")
         self.silent_until = 0.0
-        self.silences = [
+        silences = [
             (apart.randrange(turmoil), apart.choice((1.0, 4.5, 10.0)) * apart.uniform(0.8, 1.2), apart.random() < 0.5)
             for _ in range(apart.choice((0, 0, 1, 2)) if SILENCE in faults and turmoil else 0)
         ]
         """The steps at which ZooKeeper falls silent, for how many seconds, and whether sessions survive it."""
         of_partitions = random.Random(f"troubles {seed}")
-        self.troubles = [
+        troubles = [
             (of_partitions.randrange(turmoil), kind, of_partitions.random(), of_partitions.choice((1.0, 6.0, 20.0)))
             for kind in sorted({NO_LEADER, FORBIDDEN} & faults)
             for _ in range(of_partitions.choice((0, 0, 1, 3)) if turmoil else 0)
         ]
         """The steps at which a partition has no leader or a topic is forbidden, which one, and for how many seconds."""
         of_retention = random.Random(f"retention {seed}")
-        self.retentions = [
+        retentions = [
             (of_retention.randrange(turmoil), of_retention.random(), of_retention.choice((0, 2, 5)))
             for _ in range(of_retention.choice((0, 0, 2, 6)) if RETENTION in faults and turmoil else 0)
         ]
         """The steps at which records are deleted, of which partition, and how many stay."""
         of_cuts = random.Random(f"cuts {seed}")
-        self.cuts = [
+        cuts = [
             (of_cuts.randrange(turmoil), of_cuts.random(), of_cuts.choice((1, 3, 9)), of_cuts.choice((0, 2, 9)))
             for _ in range(of_cuts.choice((0, 0, 2, 6)) if CUT_LOG in faults and turmoil else 0)
         ]
         """The steps at which a log is cut, which one, how many offsets it loses, and how many it gets at once."""
         of_seeks = random.Random(f"seeks {seed}")
-        self.seeks = [
+        seeks = [
             (of_seeks.randrange(turmoil), of_seeks.random(), of_seeks.choice((1, 3, 9)))
             for _ in range(of_seeks.choice((0, 0, 3, 9)) if SEEK in faults and turmoil else 0)
         ]
         """The steps at which an application goes back, in which partition, and by how many offsets."""
+        self._planned: dict[int, list[Callable[[], None]]] = defaultdict(list)
+        for at, for_s, survive in silences:
+            self._planned[at].append(partial(self._fall_silent, for_s, survive))
+        for what, planned in (
+            (self._trouble, troubles),
+            (self._delete_records, retentions),
+            (self._cut_log, cuts),
+            (self._seek_back, seeks),
+        ):
+            for at, *how in planned:
+                self._planned[at].append(partial(what, *how))
         of_polls = random.Random(f"polls {seed}")
         self.brokers: SimulatedBrokers | None = None
         """The brokers of a cluster that migrates to KRaft."""
@@ -332,23 +343,10 @@ class SimulatedCluster:
             if rng.random() < 0.02 and self.partitions:
                 topic = rng.choice(tuple(self.partitions))
                 self._append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
-            for _, for_s, survive in [one for one in self.silences if one[0] == self.steps and not self.is_spared()]:
-                self.injector.silence(for_s, sessions_survive=survive)
-                self.look_at_all()
-            for _, kind, which, for_s in [
-                one for one in self.troubles if one[0] == self.steps and not self.is_spared()
-            ]:
-                self._trouble(kind, which, for_s)
-                self.look_at_all()
-            for _, which, kept in [one for one in self.retentions if one[0] == self.steps and not self.is_spared()]:
-                self._delete_records(which, kept)
-                self.look_at_all()
-            for _, which, lost, regained in [one for one in self.cuts if one[0] == self.steps and not self.is_spared()]:
-                self._cut_log(which, lost, regained)
-                self.look_at_all()
-            for _, which, by in [one for one in self.seeks if one[0] == self.steps and not self.is_spared()]:
-                self._seek_back(which, by)
-                self.look_at_all()
+            for fault in self._planned.get(self.steps, ()):
+                if not self.is_spared():
+                    fault()
+                    self.look_at_all()
             if self.steps % 25 == 0 and self._leaders() > 1:
                 self.occurred["two believe they lead"] += 1
         choices = self._choices()
@@ -379,6 +377,9 @@ class SimulatedCluster:
         self.occurred["finalised"] += 1
         self.say("the migration is finalised")
         self.is_final = True
+
+    def _fall_silent(self, for_s: float, survive: bool) -> None:
+        self.injector.silence(for_s, sessions_survive=survive)
 
     def _trouble(self, kind: str, which: float, for_s: float) -> None:
         topics = sorted(self.partitions)
