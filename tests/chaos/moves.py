@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka_coord.errors import KafkaCoordError, RequestRefused
@@ -58,7 +58,11 @@ class MovesRun(ChaosRun):
         self._kills = 0
 
     def _cast(self) -> tuple[Part, ...]:
-        how: dict[str, Any] = {"strategy": "cooperative-sticky", "session_timeout_ms": _SESSION_MS}
+        how: dict[str, Any] = {
+            "strategy": "cooperative-sticky",
+            "session_timeout_ms": _SESSION_MS,
+            "properties": {"heartbeat.interval.ms": "3000"},
+        }
         if self._moves.protocol == CONSUMER_PROTOCOL:
             how = {"protocol": CONSUMER_PROTOCOL, "strategy": "uniform"}
         names = [f"{GROUP}-{number}" for number in range(1, self._moves.members + 1)]
@@ -71,6 +75,9 @@ class MovesRun(ChaosRun):
     def _testbed(self) -> ChaosTestbed:
         options, testbed = self._options, KraftTestbed if self._moves.kraft else ChaosTestbed
         made = testbed(options.directory, options.per_s, clients="kafka", topics={TOPIC: self._moves.partitions})
+        properties = dict(made.settings.properties)
+        properties.pop("connections.max.idle.ms", None)  # 900 partitions take longer to create
+        made.settings = replace(made.settings, heap_mb=512, properties=properties)
         made.network, made.linger_ms, made.new_groups = Unlinked(), 50, GroupKind.NATIVE
         return made
 

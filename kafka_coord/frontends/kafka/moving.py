@@ -95,15 +95,16 @@ class Fence:
         self._who: dict[str, Any] = {}
         self.joining: asyncio.Task[None] | None = None
 
-    def begin(self, kind: str, protocols: Collection[str] = (), rebalance_s: float = _JOINED_WITHIN_S) -> None:
-        """Begins to join, or to join again, with the ``protocols`` of others, too."""
-        self.joining = asyncio.create_task(self._join(kind, protocols, round(rebalance_s * 1000)))
+    def begin(self, kind: str, protocols: Collection[str] = (), holds_s: float | None = None) -> None:
+        """Begins to join, or to join again, with the ``protocols`` of others, too. With ``holds_s``, others may join
+        meanwhile, and their generation waits so long for it to join again."""
+        self.joining = asyncio.create_task(self._join(kind, protocols, holds_s))
         self.joining.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def join(self, kind: str, protocols: Collection[str] = (), rebalance_s: float = _JOINED_WITHIN_S) -> None:
+    async def join(self, kind: str, protocols: Collection[str] = (), holds_s: float | None = None) -> None:
         """Joins, or joins again. The generation is durable afterwards, and so is everything that the broker has written
-        about the group before. Raises :class:`BrokerError`."""
-        self.begin(kind, protocols, rebalance_s)
+        about the group before, except with ``holds_s``. Raises :class:`BrokerError`."""
+        self.begin(kind, protocols, holds_s)
         await self.joined()
 
     async def joined(self) -> None:
@@ -111,7 +112,7 @@ class Fence:
         if self.joining is not None:
             await self.joining
 
-    async def _join(self, kind: str, protocols: Collection[str], rebalance_ms: int) -> None:
+    async def _join(self, kind: str, protocols: Collection[str], holds_s: float | None) -> None:
         form = message("JoinGroupRequest")
         of_protocol = form.struct("JoinGroupRequestProtocol")
         told = encoded_subscription() if kind == CONSUMER_TYPE else b""
@@ -123,7 +124,7 @@ class Fence:
             protocol_type=kind,
             protocols=tuple(of_protocol(name=name, metadata=data) for name, data in metadata.items()),
             session_timeout_ms=self._session_ms,
-            rebalance_timeout_ms=rebalance_ms,
+            rebalance_timeout_ms=round((holds_s or _JOINED_WITHIN_S) * 1000),
         )
         joined = await self._connection.ask("JoinGroup", _JOIN, asked, _JOINED_WITHIN_S)
         _check(joined.error_code, "the fence cannot join the brokers' group")
@@ -133,7 +134,8 @@ class Fence:
         own = form.struct("SyncGroupRequestAssignment")(member_id=joined.member_id, assignment=b"")
         named_protocol = {"protocol_type": kind, "protocol_name": joined.protocol_name}
         synced = await self._connection.ask("SyncGroup", _SYNC, form(**self._who, **named_protocol, assignments=(own,)))
-        _check(synced.error_code, "the fence cannot join the brokers' group")
+        if holds_s is None or synced.error_code != Error.REBALANCE_IN_PROGRESS:
+            _check(synced.error_code, "the fence cannot join the brokers' group")
 
     @property
     def leaving(self) -> list[tuple[str, str | None]]:

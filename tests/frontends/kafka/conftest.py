@@ -42,6 +42,8 @@ class Front:
     cluster: KafkaCluster
     store: Store
     listeners: dict[int, KafkaListener]
+    ensemble: ZooKeeperServer | None = None
+    """The only ZooKeeper server, unless other tests share the cluster."""
 
     @property
     def bootstrap(self) -> str:
@@ -180,16 +182,16 @@ def started(
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
         cluster_of(directory, server.connect_string, 3, settings) as cluster,
-        beside(cluster) as made,
+        beside(cluster, server) as made,
     ):
         yield made
 
 
 @contextlib.contextmanager
-def beside(cluster: KafkaCluster) -> Iterator[Front]:
+def beside(cluster: KafkaCluster, ensemble: ZooKeeperServer | None = None) -> Iterator[Front]:
     """Starts the listeners beside the brokers."""
     store = connect(cluster.zookeeper)
-    made = Front(cluster, store, {})
+    made = Front(cluster, store, {}, ensemble)
     try:
         for broker in cluster.brokers:
             made.start(broker.broker_id)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.groups.copies import KafkaOffsetStore
-from kafka_coord.model import GroupKind
+from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.zk.kinds import read_kinds
 from tests.frontends.kafka.conftest import Front
 from tests.waiting import eventually
@@ -76,3 +81,103 @@ def members(servers: str, group: str) -> list[str]:
 def kind(front: Front, group: str) -> GroupKind | None:
     record = read_kinds(front.store, [group]).get(group)
     return None if record is None else record.kind
+
+
+@dataclass
+class Worker:
+    """A member that reads and commits all the time. Knows every commit that was acknowledged."""
+
+    consumer: Consumer
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    rebalances: int = 0
+    went_back: list[str] = field(default_factory=list)
+
+    def run(self, ends: threading.Event) -> None:
+        while not ends.is_set():
+            message = self.consumer.poll(0.02)
+            if message is None or message.error():
+                continue
+            try:
+                told = self.consumer.commit(message, asynchronous=False)
+            except KafkaException:  # a commit that is refused is no acknowledged one
+                continue
+            for one in told or ():
+                at = TopicPartition(one.topic, one.partition)
+                if one.offset < self.committed.get(at, 0):
+                    self.went_back.append(f"{at}: {one.offset} after {self.committed[at]}")
+                self.committed[at] = max(one.offset, self.committed.get(at, 0))
+
+
+@contextmanager
+def working(servers: str, group: str, topic: str, count: int, *names: str) -> Iterator[list[Worker]]:
+    ends = threading.Event()
+    workers = []
+    for number in range(count):
+        static = {"group.instance.id": names[number]} if number < len(names) else {}
+        slow = {"session.timeout.ms": 30_000}  # a group is frozen for a third of it at most
+        settings = {"client.id": f"worker-{number}", "heartbeat.interval.ms": 500, **slow, **static}
+        consumer = member(servers, group, topic, **settings)
+        worker = Worker(consumer)
+
+        def assigned(_consumer: Consumer, _partitions: object, of: Worker = worker) -> None:
+            of.rebalances += 1
+
+        consumer.subscribe([topic], on_assign=assigned)
+        workers.append(worker)
+    threads = [threading.Thread(target=one.run, args=(ends,)) for one in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        eventually(lambda: all(one.committed for one in workers) and _share(workers), within_s=60)
+        yield workers
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+        for worker in workers:
+            worker.consumer.close()
+
+
+def _share(workers: list[Worker]) -> bool:
+    return sum(len(one.consumer.assignment()) for one in workers) == PARTITIONS
+
+
+@contextmanager
+def flowing(front: Front, topic: str) -> Iterator[None]:
+    """Writes records all the time."""
+    ends = threading.Event()
+    producer = Producer({"bootstrap.servers": front.brokers, "linger.ms": 5})
+
+    def produce() -> None:
+        for number in itertools.count():
+            if ends.wait(0.002):
+                break
+            producer.produce(topic, value=str(number), partition=number % PARTITIONS)
+            producer.poll(0)
+        producer.flush(30)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+
+
+def stored(servers: str, group: str, topic: str) -> dict[int, int]:
+    """The group's offsets, as the coordinator behind ``servers`` has them."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    asked = ConsumerGroupTopicPartitions(group)
+    found = admin.list_consumer_group_offsets([asked])[group].result(30)
+    return {one.partition: one.offset for one in found.topic_partitions if one.topic == topic}
+
+
+def never_lost(workers: list[Worker], servers: str, group: str, topic: str) -> None:
+    """No acknowledged commit is lost or has gone back."""
+    acknowledged = [dict(one.committed) for one in workers]  # first: the workers go on
+    offsets = stored(servers, group, topic)
+    for worker, committed in zip(workers, acknowledged, strict=True):
+        assert not worker.went_back
+        for at, offset in committed.items():
+            assert offsets[at.partition] >= offset, f"the commit of {at} at {offset} was lost"

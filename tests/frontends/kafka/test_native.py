@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,14 +14,29 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import forget_kind
+from tests.chaos.clients.log_settings import set_of_log
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front, end_term
 from tests.frontends.kafka.peer import Peer
-from tests.frontends.kafka.records import PARTITIONS, RECORDS, consumed, filled, kind, member, members, read
+from tests.frontends.kafka.records import (
+    PARTITIONS,
+    RECORDS,
+    consumed,
+    filled,
+    flowing,
+    kind,
+    member,
+    members,
+    never_lost,
+    read,
+    working,
+)
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -190,3 +207,68 @@ def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, 
         assert "the brokers coordinate it" in refused.err
     finally:
         one.close()
+
+
+@contextmanager
+def _log_refuses_writes(front: Front, group: str) -> Iterator[None]:
+    """Nobody coordinates the group's partition of the groups log, because it accepts no record."""
+    manager, partition = front.serving(group).manager, partition_of(group)
+    eventually(lambda: set_of_log(front.brokers, {"max.message.bytes": "1"}))
+    try:
+        given_up = time.monotonic()
+
+        def is_away() -> bool:  # the brokers apply the setting one after the other
+            nonlocal given_up
+            if partition in manager.terms:
+                front.serving(group)._call(manager.resign, partition, "a test wants it")
+                given_up = time.monotonic()
+            return time.monotonic() > given_up + 2.0
+
+        eventually(is_away, within_s=30)
+        yield
+        assert partition not in manager.terms
+    finally:
+        eventually(lambda: set_of_log(front.brokers, {"max.message.bytes": "1048588"}), within_s=30)
+        eventually(lambda: partition in manager.terms, within_s=30)
+
+
+@contextmanager
+def _paused(server: ZooKeeperServer) -> Iterator[None]:
+    server.process.pause()
+    try:
+        yield
+    finally:
+        server.process.resume()
+
+
+@contextmanager
+def _stopped(service: CoordinatorService) -> Iterator[None]:
+    service.stop()
+    assert not service.leads
+    yield
+
+
+# the last one, because it stops the elected coordinator
+def test_a_native_group_goes_on_while_the_groups_log_zookeeper_and_the_coordinator_are_away(
+    front: Front, service: CoordinatorService, topic: str, group: str
+) -> None:
+    if front.ensemble is None:
+        pytest.skip("other tests use this ZooKeeper")
+    consumed(front.brokers, group, topic, 10)
+    with flowing(front, topic), working(front.bootstrap, group, topic, 2) as workers:
+        eventually(lambda: kind(front, group) is GroupKind.NATIVE)
+        for away in (_log_refuses_writes(front, group), _paused(front.ensemble), _stopped(service)):
+            with away:
+                known = [dict(one.committed) for one in workers]
+                newcomer = member(front.bootstrap, group, topic)
+                try:
+                    assert read([newcomer], 1), "a newcomer gets partitions"
+                    newcomer.commit(asynchronous=False)
+                finally:
+                    newcomer.close()
+                eventually(lambda: sum(len(one.consumer.assignment()) for one in workers) == PARTITIONS, within_s=30)
+                eventually(
+                    lambda known=known: all(one.committed != then for one, then in zip(workers, known, strict=True)),  # type: ignore[misc]
+                    within_s=30,
+                )
+        never_lost(workers, front.brokers, group, topic)
