@@ -123,6 +123,7 @@ def migrate(seed: int, directory: Path | None, per_s: float, kills: bool) -> Non
 @click.option("--members", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--partitions", type=click.IntRange(1), default=900, show_default=True)
 @click.option("--one-in", type=click.IntRange(0), default=5, show_default=True, help="Moves with a kill; 0: none.")
+@click.option("--away-s", type=float, default=1.0, show_default=True, help="Seconds until it is started again.")
 @click.option("--kraft", is_flag=True, help="Run Kafka 4.3 in KRaft mode.")
 @click.option("--protocol", type=click.Choice(["classic", "consumer"]), default="classic", show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses the instances that are killed, and when.")

@@ -22,14 +22,14 @@ from tests.chaos.links import Unlinked
 from tests.chaos.logins import OPERATOR, login
 from tests.chaos.parts import CONSUMER_PROTOCOL, PREFIX, Part
 from tests.chaos.run import ChaosRun
-from tests.chaos.testbed import SERVE_SESSION_MS, Actor, ChaosTestbed
+from tests.chaos.testbed import Actor, ChaosTestbed
 from tests.chaos.watching import Watch
 
 GROUP, TOPIC = "moved", f"{PREFIX}m"
 _SESSION_MS = 45_000
 """The default of clients. A group is frozen for a third of it at most."""
 _ANSWERED_S = 60.0
-_CALM_S = 2.0
+_CALM_S = 1.0
 _TRIES, _AGAIN_S = 10, 1.0
 _KILLED_WITHIN_S = 0.6
 """Within this time after the request, an instance is killed: a move without a kill takes about as long."""
@@ -37,13 +37,14 @@ _KILLED_WITHIN_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class MovesOptions:
-    """The group is taken over and given back ``times`` times. In one of ``one_in`` moves, an instance is killed. The
-    brokers run Kafka 4.3 with ``kraft``."""
+    """The group is taken over and given back ``times`` times. In one of ``one_in`` moves, an instance is killed, and
+    started again ``away_s`` later, as by a supervisor. The brokers run Kafka 4.3 with ``kraft``."""
 
     times: int = 100
     members: int = 10
     partitions: int = 900
     one_in: int = 5
+    away_s: float = 1.0
     kraft: bool = False
     protocol: str = "classic"
 
@@ -140,7 +141,7 @@ class MovesRun(ChaosRun):
             try:
                 time.sleep(after_s)
                 actor.busy = True
-                faults.kill(actor, 2 * SERVE_SESSION_MS / 1000)
+                faults.kill(actor, self._moves.away_s)
                 actor.busy = False
             except Exception as error:  # noqa: BLE001  raised on the run's thread
                 failures.append(error)

@@ -52,6 +52,7 @@ _BEATS_S = 60.0
 _BEGINS_AGAIN_S = 5.0
 _RESOLVES_AFTER_S = 2.0
 _JOINED_WITHIN_S = 60.0
+_HELD_UP_S = 60.0
 _FENCED_WITHIN_S = 30.0
 _OFFSETS_AT_ONCE = 2_000
 _DESCRIBE, _JOIN, _SYNC, _BEAT = (4, 5), (5, 9), (3, 5), (3, 4)
@@ -570,6 +571,8 @@ class Moves:
         try:
             async with asyncio.timeout_at(late):
                 await self._fill(name, kind, stored)
+                if count:
+                    await self._opened(name, kind)
             await self._record_return(name)
         except TimeoutError as error:
             self._go_on(name)
@@ -590,6 +593,7 @@ class Moves:
         try:
             await self._kinds.record(name, GroupKind.NATIVE, _TAKEN_OVER)
         except (Exception, asyncio.CancelledError):
+            self._keep(name, self._kept(name, None))  # closes the namesake again
             while partition in self._manager.terms:
                 try:
                     await asyncio.shield(self._kinds.find_out(partition))
@@ -670,11 +674,12 @@ class Moves:
             _refuse(await manager.delete_group(name))
 
     async def _opened(self, name: str, kind: str) -> None:
-        """Lets the members into the namesake. They wait, because the fence does not join again."""
+        """Lets the members into the namesake. They wait, because the fence does not join again. It is opened before
+        they are sent there: librdkafka waits 2 s after a refusal."""
         group = self._group(name)
         fence = await self._new_fence(name)
         try:
-            await fence.join(kind, sorted(group.candidates()), _longest_s(group))
+            await fence.join(kind, sorted(group.candidates()), max(_longest_s(group), _HELD_UP_S))
         finally:
             fence.close()
 

@@ -9,7 +9,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tests.chaos.journal import Handed, Kind, Phase, read_consumers
+from tests.chaos.journal import (
+    Closed,
+    Committed,
+    Committing,
+    ConsumerJournal,
+    Handed,
+    Kind,
+    Lost,
+    Phase,
+    Started,
+    Stopped,
+    read_consumers,
+)
+from tests.chaos.judge.attempts import NEVER
 from tests.chaos.judge.evidence import Records
 from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling, violation
 
@@ -19,7 +32,8 @@ _MEDIAN_S, _WORST_S = 0.5, 3.0
 @dataclass(frozen=True, slots=True)
 class Move:
     """A move, from its request at ``begin`` until the group was settled. ``paused_s`` is the longest time in which a
-    member received no record. ``killed`` is the instance that was killed meanwhile."""
+    member had no partitions, or waited for a commit, and ``silent_s`` that in which a member received no record: a
+    killed instance is also missing between members and its broker. ``killed`` is that instance."""
 
     to: str
     killed: str
@@ -29,6 +43,7 @@ class Move:
     refused: Sequence[str]
     took_s: float
     paused_s: float
+    silent_s: float
 
 
 def moves(records: Records) -> tuple[Move, ...]:
@@ -37,20 +52,17 @@ def moves(records: Records) -> tuple[Move, ...]:
     ends = records.of(Kind.MOVED, phase=Phase.END)
     if not ends:
         return ()
-    times = [
-        [line.t for line in journal.lines if isinstance(line, Handed)] for journal in read_consumers(records.directory)
-    ]
+    journals = read_consumers(records.directory)
+    times = [[line.t for line in one.lines if isinstance(line, Handed)] for one in journals]
+    waits = [wait for one in journals for wait in _waits(one)]
     found = []
     for begin, end in zip(begins, ends, strict=False):
         told = end.detail
-        paused_s = max((_longest(one, begin, end.t) for one in times), default=0.0)
+        silent_s = max((_longest(one, begin, end.t) for one in times), default=0.0)
+        paused_s = max((until - since for since, until in waits if since < end.t and until > begin), default=0.0)
         done = told["result"] == "done"
-        found.append(
-            Move(
-                *(told["to"], told["killed"], begin, done),
-                *(told["message"], told["refused"], told["took_s"], paused_s),
-            )
-        )
+        after = (told["message"], told["refused"], told["took_s"], paused_s, silent_s)
+        found.append(Move(told["to"], told["killed"], begin, done, *after))
     return tuple(found)
 
 
@@ -86,22 +98,36 @@ def paused(found: Sequence[Move]) -> Ruling:
 
 def table(found: Sequence[Move]) -> Iterator[str]:
     """Yields the lines of a table in Markdown: a line for each direction, with and without a kill."""
-    yield "| to | killed | moves | pause: median | worst | answered: median | worst | refused before |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| to | killed | moves | pause: median, worst | no record: both | answered: both | refused |"
+    yield "|---|---|---|---|---|---|---|"
     kinds = sorted({(one.to, bool(one.killed)) for one in found})
     for to, kills in kinds:
         those = [one for one in found if (one.to, bool(one.killed)) == (to, kills)]
-        pauses, took = [one.paused_s for one in those], [one.took_s for one in those]
+        figures = ([one.paused_s for one in those], [one.silent_s for one in those], [one.took_s for one in those])
+        told = " | ".join(f"{median(one):.2f} s, {max(one):.2f} s" for one in figures)
         refused = Counter(_reason(text) for one in those for text in one.refused)
         why = "; ".join(f"{count} {text}" for text, count in refused.most_common()) or "none"
-        yield (
-            f"| {to} | {'yes' if kills else ''} | {len(those)} | {median(pauses):.2f} s | {max(pauses):.2f} s "
-            f"| {median(took):.2f} s | {max(took):.2f} s | {why} |"
-        )
+        yield f"| {to} | {'yes' if kills else ''} | {len(those)} | {told} | {why} |"
 
 
 def _reason(text: str) -> str:
     return text.rpartition("was not moved: ")[2]
+
+
+def _waits(journal: ConsumerJournal) -> Iterator[tuple[float, float]]:
+    """Yields the times in which the member had no partitions, or waited for the answer to a commit."""
+    gone = asked = NEVER
+    for line in journal.lines:
+        if isinstance(line, Handed | Committing | Committed | Closed) and asked < line.t:
+            yield asked, line.t
+            asked = NEVER
+        if isinstance(line, Committing):
+            asked = line.t
+        elif isinstance(line, Stopped | Lost):
+            gone = min(gone, line.t)
+        elif isinstance(line, Started) and gone < line.t:
+            yield gone, line.t
+            gone = NEVER
 
 
 def _longest(times: Sequence[float], begin: float, end: float) -> float:
