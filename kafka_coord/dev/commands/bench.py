@@ -25,7 +25,7 @@ Options = TypeVar("Options", bound="BenchOptions")
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
 _GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle", "listing", "managed")
-_PROCEDURES = ("brokers", "together", "alone")
+_PROCEDURES = ("brokers", "together", "alone", "give-back", "take-over")
 _HTML = "kafka_coord.bench.html"
 _BARS = columns("met name=BAR wanted found")
 
@@ -545,8 +545,9 @@ def healthy(**given: Any) -> None:
     "procedures",
     type=click.Choice(_PROCEDURES),
     multiple=True,
-    help="What to restart; repeatable. [default: brokers, together]",
+    help="What happens; repeatable. [default: brokers, together]",
 )
+@click.option("--static", is_flag=True, help="The clients are static members.")
 @click.option(
     "--rounds",
     type=click.IntRange(1, 1_000),
@@ -566,6 +567,8 @@ def rolling(procedures: tuple[str, ...], **given: Any) -> None:
     brokers   the brokers are restarted, and the clients connect to them
     together  each broker is restarted with its instance, and the clients connect to the instances
     alone     the instances are restarted, while their brokers run
+    give-back  the clients' groups are given back to the brokers
+    take-over  they are taken over again
 
     \b
     kafka-coord bench rolling

@@ -37,6 +37,7 @@ public class RollingClient {
         settings.put("group.id", args[1]);
         settings.put("enable.auto.commit", "false");
         settings.put("auto.offset.reset", "earliest");
+        if (!args[4].isEmpty()) settings.put("group.instance.id", args[4]);
         Thread waiting = new Thread(() -> {
             try {
                 while (System.in.read() >= 0) { }

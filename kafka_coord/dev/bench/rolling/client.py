@@ -25,13 +25,19 @@ COMMIT_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ClientPlace:
-    """What a client needs to know. It writes to the file ``journal``."""
+    """What a client needs to know. It writes to the file ``journal``. With ``static``, it has its group's name as
+    ``group.instance.id``."""
 
     library: str
     bootstrap: str
     group: str
     topic: str
     journal: str
+    static: bool = False
+
+    @property
+    def instance_id(self) -> str | None:
+        return self.group if self.static else None
 
 
 class Notes(logging.Handler):
@@ -52,6 +58,7 @@ def read_confluent(place: ClientPlace, notes: Notes, ending: threading.Event) ->
     from confluent_kafka import Consumer
 
     settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    settings |= {"group.instance.id": place.instance_id} if place.static else {}
     logger = logging.getLogger("librdkafka")
     consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": place.group, **settings}, logger=logger)
     consumer.subscribe([place.topic], on_assign=lambda _, found: notes.note(What.ASSIGNED, len(found)))
@@ -71,6 +78,7 @@ def read_kafka_python(place: ClientPlace, notes: Notes, ending: threading.Event)
     consumer = KafkaConsumer(
         bootstrap_servers=place.bootstrap.split(","),
         group_id=place.group,
+        group_instance_id=place.instance_id,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
@@ -87,6 +95,7 @@ def read_aiokafka(place: ClientPlace, notes: Notes, ending: threading.Event) -> 
         consumer = AIOKafkaConsumer(
             bootstrap_servers=place.bootstrap,
             group_id=place.group,
+            group_instance_id=place.instance_id,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
         )

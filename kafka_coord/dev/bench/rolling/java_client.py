@@ -44,7 +44,7 @@ def java_client(directory: Path) -> str:
 def java_command(class_path: str, place: ClientPlace) -> Sequence[str]:
     """Returns the command that starts the client."""
     flags = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.disable.jmx=true")
-    where = (place.bootstrap, place.group, place.topic, place.journal)
+    where = (place.bootstrap, place.group, place.topic, place.journal, place.instance_id or "")
     return (str(find_java().executable), *flags, "-cp", class_path, "RollingClient", *where)
 
 

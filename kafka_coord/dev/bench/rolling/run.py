@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -32,6 +32,8 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.groups.cluster import read_cluster
+from kafka_coord.groups.requests import ask
+from kafka_coord.model import GroupKind, Request, RequestType
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
@@ -47,23 +49,32 @@ _FETCHED = {"kafka-python": "kafka-python==3.0.12", "aiokafka": "aiokafka==0.14.
 
 
 class Procedure(StrEnum):
-    """What is restarted, one host after the other. In the first, clients connect to the brokers; in the others, to the
-    instances."""
+    """What is restarted, one host after the other, or what happens to the clients' groups instead. In the first,
+    clients connect to the brokers; in the others, to the instances."""
 
     BROKERS = "brokers"
     TOGETHER = "together"
     """Each broker with its instance."""
     ALONE = "alone"
     """Each instance, while its broker runs."""
+    GIVE_BACK = "give-back"
+    """The groups are given back to the brokers."""
+    TAKE_OVER = "take-over"
+    """The groups, which were given back before, are taken over again."""
+
+
+_BECOMES = {Procedure.GIVE_BACK: GroupKind.NATIVE, Procedure.TAKE_OVER: GroupKind.CLIENT_ASSIGNED}
 
 
 @dataclass(frozen=True, slots=True)
 class RollingOptions(BenchOptions):
-    """Each procedure is carried out ``rounds`` times, in turn. After each restart, the cluster rests for ``rest_s``."""
+    """Each procedure is carried out ``rounds`` times, in turn. After each restart, the cluster rests for ``rest_s``.
+    With ``static``, the clients are static members."""
 
     procedures: tuple[Procedure, ...] = (Procedure.BROKERS, Procedure.TOGETHER)
     libraries: tuple[str, ...] = LIBRARIES
     partitions: int = 6
+    static: bool = False
     rounds: int = 1
     rest_s: float = 6.0
 
@@ -102,7 +113,7 @@ def run_rolling_bench(options: RollingOptions, directory: Path, on_progress: OnP
     on_progress(f"starting ZooKeeper, {_BROKERS} brokers and their instances")
     with started(directory, brokers=_BROKERS, as_in_production=options.judged) as servers:
         TopicAdmin(servers.broker.address).create(READ, options.partitions, replication=_BROKERS)
-        commands = Commands(directory, options.libraries, on_progress)
+        commands = Commands(directory, options, on_progress)
         with closing(connect(servers.zookeeper)) as store:
             world = Rolling(servers, store)
             world.await_rest(with_instances=True)
@@ -146,15 +157,15 @@ def _warnings_each(measured: Sequence[tuple[Procedure, str, Figures, int]]) -> f
 class Commands:
     """Prepares the libraries, and starts their clients."""
 
-    def __init__(self, directory: Path, libraries: Sequence[str], on_progress: OnProgress) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, options: RollingOptions, on_progress: OnProgress) -> None:
+        self._directory, self._static, libraries = directory, options.static, options.libraries
         self._packages: Mapping[str, Path] = {
             library: fetched_client(_FETCHED[library], on_progress) for library in libraries if library in _FETCHED
         }
         self._class_path = java_client(directory / "java") if JAVA in libraries else ""
 
     def start(self, library: str, bootstrap: str, group: str) -> RollingClient:
-        place = ClientPlace(library, bootstrap, group, READ, str(self._directory / f"{group}.journal"))
+        place = ClientPlace(library, bootstrap, group, READ, str(self._directory / f"{group}.journal"), self._static)
         command = java_command(self._class_path, place) if library == JAVA else ()
         log = self._directory / f"{group}.log"
         argument = json.dumps(asdict(place))
@@ -187,8 +198,14 @@ def _measured(
             every_s=0.3,
         )
         time.sleep(_BEFORE_S)
+        if procedure is Procedure.TAKE_OVER:
+            world.move([one.place.group for one in clients], GroupKind.NATIVE)
+            time.sleep(options.rest_s)
         began = time.monotonic()
-        for broker in cluster.brokers:
+        if procedure in _BECOMES:
+            world.move([one.place.group for one in clients], _BECOMES[procedure])
+            time.sleep(options.rest_s)
+        for broker in cluster.brokers if procedure not in _BECOMES else ():
             port = broker.instance_port if with_instances else broker.port
             for one in clients:
                 one.count_connections(port)
@@ -232,6 +249,12 @@ class Rolling:
         if procedure is not Procedure.BROKERS:
             instance.start()
         broker.wait_ready(_WITHIN_S)
+
+    def move(self, groups: Iterable[str], to: GroupKind) -> None:
+        """Raises :class:`RequestRefused`."""
+        for group in groups:
+            asked = Request(RequestType.CONVERT_GROUP, group=group, to=to, reason="a benchmark", by="bench")
+            ask(self._store, asked, _WITHIN_S, lambda _: None)
 
     def await_rest(self, *, with_instances: bool, everyone_leads: bool = False) -> None:
         """Waits until all replicas are in sync, and all instances are ready and have heard their clients. With
