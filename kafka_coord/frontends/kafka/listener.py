@@ -495,6 +495,8 @@ class KafkaListener:
                 for member_id, member in group.metadata.members.items()
             }
             await self._begin_kinds(partition)
+            if partition not in self.manager.terms:
+                return  # it was given up meanwhile
             self.coordinator.client_assigned.begin_partition(partition)
             sessions = self.manager.states[partition].sessions
             self.managed.begin(partition, self.manager.terms[partition].znode_version, sessions)
