@@ -20,7 +20,8 @@ from kafka_coord.errors import NodeExists, NoNode
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.model import Process
+from kafka_coord.groups.requests import ask
+from kafka_coord.model import GroupKind, Process, Request, RequestType
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
@@ -92,6 +93,11 @@ class Front:
         eventually(lambda: self.listeners[leader].managed.knows(group), within_s=60)
         others = [one for broker, one in self.listeners.items() if broker != leader]
         eventually(lambda: not any(one.managed.knows(group) for one in others), within_s=60)
+
+    def convert(self, group: str, to: GroupKind) -> None:
+        """Raises :class:`RequestRefused`."""
+        asked = Request(RequestType.CONVERT_GROUP, group=group, to=to, reason="a test", by="test")
+        ask(self.store, asked, 60.0, lambda _: None)
 
     def stop(self, broker_id: int) -> None:
         with contextlib.suppress(NoNode):

@@ -1,7 +1,8 @@
-"""A topic is deleted and made anew under a member of each client library. Its next commit is for the earlier topic."""
+"""Members of each client library read on while their topic is deleted and made anew, and while their group moves."""
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import pytest
 
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.dev.cluster.jars import KAFKA, KAFKA_VERSION, class_path
+from kafka_coord.model import GroupKind
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.java import brokers_archive
 from tests.frontends.kafka.tried.contenders import CONTENDERS, Contender, java_program
@@ -42,6 +44,9 @@ class Brokers:
         raise NotImplementedError
 
     def start(self, broker_id: int) -> None:
+        raise NotImplementedError
+
+    def convert(self, group: str, to: GroupKind) -> None:
         raise NotImplementedError
 
 
@@ -78,3 +83,21 @@ def test_each_library_reads_the_new_topic_from_its_beginning(
         assert not seen.failure, seen
     else:
         _read_on(front, LIBRARIES[library], strategy, managed=where == "managed")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("contender", "strategy", "static"),
+    [
+        pytest.param(one, strategy, static, id=f"{one.name}-{strategy}{'-static' * static}")
+        for one in CONTENDERS
+        for strategy in one.strategies
+        for static in ((False, True) if one.static else (False,))
+    ],
+)
+def test_each_library_reads_on_while_its_group_is_given_back_and_taken_over(
+    front: Front, contender: Contender, strategy: str, static: bool
+) -> None:
+    seen = Play(contender, strategy, front).move(static=static)
+    logging.warning("%s %s: %s", contender.name, strategy, seen)
+    assert not seen.failure, seen

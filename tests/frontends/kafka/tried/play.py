@@ -15,7 +15,9 @@ from typing import Protocol
 from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.errors import RequestRefused
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import GroupKind
 from tests.frontends.kafka.tried.contenders import Contender, environment
 
 PARTITIONS, RECORDS = 6, 300
@@ -35,6 +37,7 @@ class Instances(Protocol):
     def coordinator(self, partition: int) -> int: ...
     def stop(self, broker_id: int) -> None: ...
     def start(self, broker_id: int) -> object: ...
+    def convert(self, group: str, to: GroupKind) -> None: ...
 
 
 class NotSeen(Exception):
@@ -110,7 +113,7 @@ class Play:
         number = next(_numbers)
         self._topic, self.group = f"tried-{number}", f"tried-{number}"
         self._members: list[Member] = []
-        self._produced = 0
+        self._produced, self._static = 0, False
         self._steps: list[tuple[str, float]] = []
 
     def run(self, without: Container[str] = ()) -> Seen:
@@ -121,6 +124,11 @@ class Play:
     def read_on(self) -> Seen:
         """A member reads on while its topic is deleted and made anew."""
         return self._carry_out((self._join, self._read_on))
+
+    def move(self, *, static: bool = False) -> Seen:
+        """The group of two members is given back to the brokers and taken over again."""
+        self._static = static
+        return self._carry_out((self._join, self._share, self._give_back, self._take_over))
 
     def _carry_out(self, steps: Sequence[Callable[[], None]], without: Container[str] = ()) -> Seen:
         TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
@@ -147,18 +155,41 @@ class Play:
     def _join(self) -> None:
         """The first member gets all partitions, and commits."""
         self._produce()
-        first = self._start("a")
+        first = self._start("a", "s1" if self._static else "")
         self._until(lambda: len(first.assigned) == PARTITIONS, "one member has all partitions")
         self._until_read()
 
     def _share(self) -> None:
         """A second member joins. Each gets some partitions, and together they have all."""
-        second = self._start("b")
+        second = self._start("b", "s2" if self._static else "")
         self._until(self._shared, "two members share the partitions")
         self._produce()
         self._until_read()
         if not second.records:
             raise NotSeen("the second member was given nothing")
+
+    def _give_back(self) -> None:
+        self._move(GroupKind.NATIVE)
+
+    def _take_over(self) -> None:
+        self._move(GroupKind.CLIENT_ASSIGNED)
+
+    def _move(self, to: GroupKind) -> None:
+        """The group moves while it reads. Its members go on where they were, with the same processes."""
+        self._produce()
+        self._until(lambda: self._moved(to), f"the group is {to}")
+        self._produce()
+        self._until_read()
+        if any(one.process.poll() is not None for one in self._members):
+            raise NotSeen("a member has ended")
+
+    def _moved(self, to: GroupKind) -> bool:
+        try:
+            self._instances.convert(self.group, to)
+        except RequestRefused as error:
+            self._members[0].said.append(str(error))
+            return False
+        return True
 
     def _leave(self) -> None:
         first, second = self._members
