@@ -20,9 +20,9 @@ def moving(clients_night: Night) -> Night:
     return clients_night
 
 
-def ends(night: Night, **said: Any) -> None:
+def ends(night: Night, at: float = 19, **said: Any) -> None:
     detail = {"to": "client-assigned", "killed": "", "result": "done", "message": "moved", "refused": [], "took_s": 0.4}
-    night.event(19, Kind.MOVED, "group:g", Phase.END, **detail | said)
+    night.event(at, Kind.MOVED, "group:g", Phase.END, **detail | said)
 
 
 def test_a_move_pauses_a_member_that_waits_for_its_commit(moving: Night) -> None:
@@ -37,7 +37,7 @@ def test_a_move_pauses_a_member_that_waits_for_its_commit(moving: Night) -> None
 def test_a_member_without_partitions_is_paused(moving: Night) -> None:
     moving.lost(17, "c2.12", T0)
     moving.started(20.6, "c2.12", {T0: 100}, asked=20.5)
-    ends(moving)
+    ends(moving, 21)
     found = violations(moving.judged(), Rule.PAUSES)
     assert [one.message for one in found] == [
         "the median pause was 3.60 s, more than 0.5 s",

@@ -329,12 +329,12 @@ class Moves:
         """Ends a take-over whose outcome is unknown, or that an earlier term has begun."""
         with self._groups.change(name):
             while partition_of(name) in self._manager.terms:
-                await asyncio.sleep(_RESOLVES_AFTER_S)
                 try:
                     if not await self._undone(name, move):
                         self._go_on(name)
                 except (StoreError, MalformedValue, BrokerError) as error:
                     log.info("cannot undo a take-over group=%s: %s; trying again", name, error)
+                    await asyncio.sleep(_RESOLVES_AFTER_S)
                 else:
                     return
 

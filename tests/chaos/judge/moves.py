@@ -59,7 +59,7 @@ def moves(records: Records) -> tuple[Move, ...]:
     for begin, end in zip(begins, ends, strict=False):
         told = end.detail
         silent_s = max((_longest(one, begin, end.t) for one in times), default=0.0)
-        paused_s = max((until - since for since, until in waits if since < end.t and until > begin), default=0.0)
+        paused_s = max((until - since for since, until in waits if begin < until <= end.t), default=0.0)
         done = told["result"] == "done"
         after = (told["message"], told["refused"], told["took_s"], paused_s, silent_s)
         found.append(Move(told["to"], told["killed"], begin, done, *after))
@@ -131,7 +131,7 @@ def _waits(journal: ConsumerJournal) -> Iterator[tuple[float, float]]:
 
 
 def _longest(times: Sequence[float], begin: float, end: float) -> float:
-    """Returns the longest gap between two times that overlaps the span, or 0 if there is none."""
+    """Returns the longest gap between two times that ends in the span, or 0 if there is none."""
     first = max(0, bisect.bisect_right(times, begin) - 1)
-    within = times[first : bisect.bisect_left(times, end) + 1]
+    within = times[first : bisect.bisect_right(times, end)]
     return max((after - before for before, after in itertools.pairwise(within)), default=0.0)
