@@ -124,15 +124,17 @@ class ClientGroup:
         return {tp: member.consumer for member in self.members for tp in member.owned}
 
     def partitions(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Returns all partitions that members subscribe to or own, or that the group has committed offsets for."""
+        """Returns all partitions that members subscribe to or own, or that the group has committed offsets for. A group
+        that has had members and has none also has all partitions of these topics: its members may have stopped before
+        they read from all."""
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | self._subscribed(topics)
 
     def unowned(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Returns the partitions that members subscribe to, but no member owns. If there are no members, returns the
-        partitions of existing topics with a committed offset."""
+        """Returns the partitions that members subscribe to, but no member owns. If there are no members, returns those
+        of existing topics among :meth:`partitions`."""
         if self.members:
             return self._subscribed(topics) - PartitionSet.of(self.held)
-        return PartitionSet.of(tp for tp in self.committed if tp.topic in topics)
+        return self.partitions(topics).filter(topics.__contains__)
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
@@ -143,6 +145,8 @@ class ClientGroup:
 
     @property
     def _topics(self) -> frozenset[str]:
+        if not self.members and self.protocol_type == CONSUMER:  # what former members subscribed to, as far as is known
+            return frozenset(tp.topic for tp in self.committed)
         return frozenset().union(*filter(None, self.subscriptions))
 
     def _subscribed(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:

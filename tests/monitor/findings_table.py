@@ -609,6 +609,9 @@ def rights(*denied: str, data: bytes = b'{"version":1,"error":"DENIED"}') -> Che
     return lambda: kafka_clients._check_rights(of(read_many=read_many))
 
 
+HIDING_GROUPS = b'{"version":1,"error":"GROUP_AUTHORIZATION_FAILED","group":"night"}'
+
+
 def node(data: bytes) -> Node:
     return Node(data, Stat(*[0] * len(fields(Stat))))
 
@@ -650,6 +653,7 @@ KAFKA_CLIENTS = [
     Case("/consumers/kafka/1 cannot be read", terms(b"\xff", b"{}"), terms(b"", b"{}")),
     Case("denies its instance a right", rights("1"), rights()),
     Case("does not let its instance describe salaries", rights("1", data=HIDING), rights()),
+    Case("do not let instance 1 describe group night", rights("1", data=HIDING_GROUPS), rights()),
     Case("/consumers/rights/1 cannot be read", rights("1", data=b"[]"), rights(data=b"[]")),
     Case("may read the settings of broker 1", retention(WEEK.told(1, None, NOW_MS)), retention(WEEK)),
     Case("different offsets.retention.minutes", retention(WEEK.told(2, 30 * DAY_MS, NOW_MS)), retention(WEEK)),

@@ -264,15 +264,27 @@ def test_a_topic_that_an_acl_hides_stays_and_one_that_it_has_always_hidden_is_na
 @pytest.mark.long
 def test_a_right_that_is_missing_is_a_finding(secured: Secured) -> None:
     """Settings are asked for once a minute, and the log is written to when a member commits."""
-    words = f"denies its instance a right on {LOG}", "give the instance's user DESCRIBE_CONFIGS on the cluster"
+    _, _, writing, _, settings_of_log, _, groups, settings = OF_INSTANCE
     member = secured.member("commits", "classic")
-    with denied(secured, OF_INSTANCE[2], OF_INSTANCE[-1]):
 
-        def all_said() -> bool:
-            member.commit(offsets=[TopicPartition(FLIGHTS, 0, 1)], asynchronous=True)
-            said = secured.doctor().out
-            return all(one in said for one in words)
+    def all_said(*words: str, by: KafkaConsumer = member) -> bool:
+        by.commit(offsets=[TopicPartition(FLIGHTS, 0, 1)], asynchronous=True)
+        said = secured.doctor().out
+        return all(one in said for one in words)
 
-        eventually(all_said, within_s=120, every_s=1)
+    on_log, on_all = f"denies its instance a right on {LOG}", "give the instance's user"
+    with denied(secured, writing, settings):
+        words = on_log, f"{on_all} DESCRIBE_CONFIGS on the cluster"
+        eventually(lambda: all_said(*words), within_s=120, every_s=1)
     eventually(lambda: secured.doctor().code == 0, within_s=120, every_s=1)
     member.close()
+    theirs = KafkaConsumer({"bootstrap.servers": secured.broker.address, "group.id": "theirs"})  # past the instance
+    theirs.commit(offsets=[TopicPartition(FLIGHTS, 0, 1)], asynchronous=False)
+    theirs.close()
+    newcomer = secured.member("newcomer", "classic")
+    with denied(secured, groups, settings_of_log):
+        words = "describe group newcomer", f"{on_all} DESCRIBE on all groups", f"settings of {LOG} are unknown"
+        eventually(lambda: all_said(*words, by=newcomer), within_s=60, every_s=1)
+    eventually(lambda: secured.doctor().code == 0, within_s=60, every_s=1)
+    newcomer.commit(offsets=[TopicPartition(FLIGHTS, 0, 1)], asynchronous=False)
+    newcomer.close()

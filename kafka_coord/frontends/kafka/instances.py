@@ -501,19 +501,22 @@ class Claimants:
             return None
 
 
-def report_right(store: Store, broker_id: int, error: str, topics: str = "") -> None:
-    """Writes the broker's ``error`` to the instance's znode, or deletes the znode if there is none. ``topics`` are
-    those that the instance may not describe; without them, it is about the groups log. The znode is ephemeral, so it
-    does not outlive the instance. Safe to repeat. Raises :class:`StoreUnavailable`."""
+def report_right(store: Store, broker_id: int, error: str, about: Mapping[str, str]) -> None:
+    """Writes the broker's ``error`` to the instance's znode, or deletes the znode if there is none. ``about`` has the
+    ``topics``, or a ``group``, that the instance may not describe; if it is empty, the error is about the groups log.
+    The znode is ephemeral, so it does not outlive the instance. Safe to repeat. Raises :class:`StoreUnavailable`."""
     path = layout.missing_right(broker_id)
     if not error:
         with contextlib.suppress(NoNode):
             store.delete(path, -1)
         return
     store.ensure_path(layout.MISSING_RIGHTS)
-    value = {"version": fields.VERSION, "error": error} | ({"topics": topics} if topics else {})
-    with contextlib.suppress(NodeExists):
-        store.create(path, fields.dump(value), ephemeral=True)
+    value = fields.dump({"version": fields.VERSION, "error": error, **about})
+    try:
+        store.create(path, value, ephemeral=True)
+    except NodeExists:  # written for another right, or by this instance's former session
+        with contextlib.suppress(NoNode):
+            store.set(path, value)
 
 
 class Readiness:

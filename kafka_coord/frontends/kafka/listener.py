@@ -367,13 +367,17 @@ class KafkaListener:
     async def _report_right(self) -> None:
         with contextlib.suppress(BrokerError):  # the right may have been given, although nobody commits any more
             await self.instances.learn(dict.fromkeys(self.instances.hidden, 0))
-        error, topics = self.manager.missing_right, ""
+        native, about = self.coordinator.native, dict[str, str]()
+        await native.look_for_right()
+        error = self.manager.missing_right
         if not error and self.instances.hidden:
-            error, topics = named(Error.TOPIC_AUTHORIZATION_FAILED), some(sorted(self.instances.hidden), 5)
+            error, about = named(Error.TOPIC_AUTHORIZATION_FAILED), {"topics": some(sorted(self.instances.hidden), 5)}
+        elif not error and native.denied:
+            error, about = named(Error.GROUP_AUTHORIZATION_FAILED), {"group": native.denied}
         if not error and not self._reported_right:
             return
         try:
-            await asyncio.to_thread(report_right, self._store, self._broker_id, error, topics)
+            await asyncio.to_thread(report_right, self._store, self._broker_id, error, about)
             self._reported_right = bool(error)
         except StoreError as failed:
             log.info("cannot report a missing right: %s; retrying", failed)

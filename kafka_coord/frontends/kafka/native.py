@@ -26,7 +26,15 @@ from kafka_coord.frontends.kafka.group import LOOKS, GroupError, Listed, Loading
 from kafka_coord.frontends.kafka.instances import Address, Instances, Node
 from kafka_coord.frontends.kafka.routing import LOCAL, Patch
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.kafka.connection import BrokerConnection, NoCommonVersion, Versions, of_group, only
+from kafka_coord.kafka.connection import (
+    CLIENT_ID,
+    BrokerConnection,
+    NoCommonVersion,
+    RightMissing,
+    Versions,
+    of_group,
+    only,
+)
 from kafka_coord.kafka.coordinators import Moving, unless_moving
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import LOG_PARTITIONS, partition_of
@@ -388,6 +396,8 @@ class NativeGroups:
         self._asking: Counter[Address] = Counter()
         self._used_at: dict[Address, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.denied = ""
+        """A group that the brokers do not let this instance describe, or "" if they do."""
         kinds.on_freeze = self._frozen
 
     def group(self, name: str, check: Callable[[], None]) -> NoReturn:
@@ -565,19 +575,23 @@ class NativeGroups:
         return theirs
 
     async def _with_unmet(self, name: str, call: Call, told: Any) -> Any:
-        """Replaces what is said of groups without a record that this instance does not coordinate by what the broker
-        says: ListGroups names them, although no client has asked an instance for their coordinator."""
-        if name not in _DESCRIBES:
+        """Replaces what is said of groups that this instance does not coordinate by what the broker says, if they have
+        no record, or one since this request: ListGroups names them, although no client has asked an instance for their
+        coordinator. Of their offsets only operators are told so: a consumer's group may have got a record elsewhere
+        just now."""
+        if not (name in _DESCRIBES or (name == "OffsetFetch" and call.client_id == CLIENT_ID and _list_of(name, call))):
             return told
-        unmet = [
+        unmet = {
             one.group_id
             for one in told.groups
             if one.error_code == Error.NOT_COORDINATOR
             and self.kinds.knows(one.group_id)
-            and not self.kinds.of(one.group_id)
-        ]
+            and self.kinds.of(one.group_id) in {None, GroupKind.NATIVE}
+        }
         if unmet:
-            theirs = await self._ask(name, call, _with(call.request, _LISTS[name][0], unmet))
+            asked = _LISTS[name][0]
+            elements = [one for one in getattr(call.request, asked) if getattr(one, "group_id", one) in unmet]
+            theirs = await self._ask(name, call, _with(call.request, asked, elements))
             found = {one.group_id: one for one in theirs.groups if one.error_code != Error.NOT_COORDINATOR}
             told.groups = tuple(found.get(one.group_id, one) for one in told.groups)
         return told
@@ -661,27 +675,52 @@ class NativeGroups:
         for _ in range(_LOOKS):
             try:
                 node = await self._instances.native_coordinator(group)
-                return node is not None and await self._exists_at(node, group)
+                found = node is not None and await self._exists_at(node, group)
+            except RightMissing:
+                self._note_denied(group)
+                raise GroupError(Error.COORDINATOR_NOT_AVAILABLE) from None
             except Moving as moving:
                 reason = str(moving)
                 await asyncio.sleep(_LOOK_AGAIN_S)
             except BrokerError as error:
                 reason = str(error)
                 break
+            else:
+                self._note_denied("")
+                return found
         log.warning("cannot find out whether the brokers coordinate group=%s: %s; the client must retry", group, reason)
         raise GroupError(Error.COORDINATOR_NOT_AVAILABLE)
+
+    def _note_denied(self, group: str) -> None:
+        """Reports once that the brokers hide ``group`` from this instance, and once that they hide none any more."""
+        before, self.denied = self.denied, group
+        if group and not before:
+            log.error(
+                "the brokers do not let this instance describe groups, so clients of groups without a record get"
+                " COORDINATOR_NOT_AVAILABLE: %s; give the instance's user DESCRIBE on all groups",
+                group,
+                extra={"event": "right_missing"},
+            )
+        elif before and not group:
+            log.info("the brokers let this instance describe groups")
+
+    async def look_for_right(self) -> None:
+        """Asks about a group again that the brokers hid: the right may have been given, although nobody asks."""
+        if self.denied:
+            with suppress(GroupError):
+                await self.exists(self.denied)
 
     async def _exists_at(self, node: Node, group: str) -> bool:
         request = message("DescribeGroupsRequest")(groups=(group,))
         found = of_group((await self.ask(node, "DescribeGroups", 0, request)).groups, group)
-        _check(found.error_code, "DESCRIBE")
+        _check(found.error_code)
         if not found.error_code and found.group_state != _DEAD:
             return True
         if await self._newest("ConsumerGroupDescribe") < 0:
             return False
         request = message("ConsumerGroupDescribeRequest")(group_ids=(group,))
         found = only((await self.ask(node, "ConsumerGroupDescribe", 0, request)).groups, "groups")
-        _check(found.error_code, "DESCRIBE")
+        _check(found.error_code)
         return found.error_code not in _ABSENT
 
     async def ask(self, node: Node, name: str, version: int | Versions, value: Any) -> Any:
@@ -787,9 +826,9 @@ def _remember(known: dict[Any, Any], key: object, value: object, most: int = _MO
         del known[next(iter(known))]
 
 
-def _check(code: int, right: str) -> None:
+def _check(code: int) -> None:
     if unless_moving(code) == Error.GROUP_AUTHORIZATION_FAILED:
-        raise BrokerError(f"{named(code)}; give the instances' user {right} on all groups")
+        raise RightMissing("cannot describe a group", code)
 
 
 def _list_of(name: str, call: Call) -> tuple[str, str] | None:

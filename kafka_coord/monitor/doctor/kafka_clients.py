@@ -301,11 +301,15 @@ def _check_rights(store: Store) -> Iterator[Finding]:
     paths = [f"{layout.MISSING_RIGHTS}/{number}" for number in sorted(listing if isinstance(listing, tuple) else ())]
     for path, node in zip(paths, reading.many(map(GetData, paths)), strict=True):
         told = reading.decode(path, node, _error_in)
-        code, topics = told if told is not None else ("", "")
+        code, topics, group = told if told is not None else ("", "", "")
         number = path.rpartition("/")[2]
         if topics:
             what = f"broker {number} does not let its instance describe {topics} ({code}), so commits for them fail"
             yield error(_CLIENTS, what, "give the instance's user DESCRIBE on all topics")
+        elif group:
+            what = f"the brokers do not let instance {number} describe group {group} ({code})"
+            what = f"{what}, so clients of groups that no instance knows yet wait"
+            yield error(_CLIENTS, what, "give the instance's user DESCRIBE on all groups")
         elif told is not None:
             what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
             yield error(_CLIENTS, what, f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}")
@@ -315,9 +319,9 @@ def _check_rights(store: Store) -> Iterator[Finding]:
         yield error(_CLIENTS, f"{what}: {unread.reason}", todo)
 
 
-def _error_in(where: str, node: Node) -> tuple[str, str]:
+def _error_in(where: str, node: Node) -> tuple[str, ...]:
     value = fields.load_object(node.data, where)
-    return fields.text(value, "error", where, ""), fields.text(value, "topics", where, "")
+    return tuple(fields.text(value, name, where, "") for name in ("error", "topics", "group"))
 
 
 def _check_retention(store: Store) -> Iterator[Finding]:

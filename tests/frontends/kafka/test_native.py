@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupState, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord import Consumer as CoordConsumer
@@ -193,7 +193,17 @@ def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, 
         (row,) = (row for row in coord("groups", "list", "-o", "json").json() if row["group"] == group)
         return row
 
-    assert (row()["kind"], row()["state"]) == ("native", "Empty"), "before any client has asked an instance about it"
+    unmet = {f"{group}-{number}" for number in range(9)}
+    for name in unmet:
+        tool = Consumer({"bootstrap.servers": front.brokers, "group.id": name})
+        tool.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        tool.close()
+    listed = coord("groups", "list", "--lag", "-o", "json")
+    rows = {one["group"]: one for one in listed.json() if one["group"] in unmet}
+    assert {one["kind"] for one in rows.values()} == {"native"}, "before any client has asked an instance about them"
+    assert (rows.keys(), listed.err) == (unmet, "")
+    assert all(one["lag"] is not None for one in rows.values())
+    assert (row()["kind"], row()["state"]) == ("native", "Empty")
     one = member(front.bootstrap, group, topic, **{"client.id": "seen"})
     try:
         eventually(lambda: one.poll(0.05) or len(one.assignment()) == PARTITIONS)

@@ -147,6 +147,15 @@ def test_a_client_assigned_group_is_shown_like_a_managed_one(
     assert group in coord("groups", "list", "--state", "stable").out
     assert group not in coord("groups", "list", "--state", "empty").out
 
+    joined.close()
+    assert coord("groups", "evict", group, "c1").code == 0
+    found = coord("groups", "describe", group, "-o", "json").json()
+    assert (found["state"], found["lag"], found["lag_unknown"]) == ("Empty", 70, 2), (
+        "it stopped before it read from all"
+    )
+    frame = json.loads(coord("watch", group, "--count", "1", "-o", "json").out)
+    assert [(one["lag"], one["lag_unknown"]) for one in frame["groups"]] == [(70, 2)]
+
 
 def test_offsets_of_a_group_with_members_cannot_be_reset_or_deleted(
     coord: Run, topic: str, group: str, member: Callable[..., Consumer]
