@@ -103,7 +103,7 @@ def terminate_as_interrupt() -> None:
 
 
 class Stopping:
-    """Records the first Ctrl-C or SIGTERM: sets ``event``, and stores the signal in ``number`` (0 until then)."""
+    """Records the first signal to stop: sets ``event``, and stores the signal in ``number`` (0 until then)."""
 
     def __init__(self, on_first: Callable[[signal.Signals], None] | None) -> None:
         self.event = threading.Event()
@@ -115,7 +115,7 @@ class Stopping:
 
     @property
     def exit_code(self) -> int:
-        """The exit code after the recorded signal. SIGTERM is not a failure."""
+        """The exit code after the recorded signal. SIGTERM and SIGHUP are not failures."""
         return INTERRUPTED if self.number == signal.SIGINT else 0
 
     def __call__(self, number: int, _: Any) -> None:
@@ -130,9 +130,11 @@ class Stopping:
 
 @contextmanager
 def stopping_at_signals(on_first: Callable[[signal.Signals], None] | None = None) -> Iterator[Stopping]:
-    """Handles SIGTERM and Ctrl-C while the block runs. Calls ``on_first`` in the handler of the first signal."""
+    """Handles SIGTERM, Ctrl-C and, unless it is ignored (``nohup``), the SIGHUP of a terminal that closes, while the
+    block runs. Calls ``on_first`` in the handler of the first signal."""
     stopping = Stopping(on_first)
-    before = {number: signal.signal(number, stopping) for number in (signal.SIGTERM, signal.SIGINT)}
+    hang_up = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else ()
+    before = {number: signal.signal(number, stopping) for number in (signal.SIGTERM, signal.SIGINT, *hang_up)}
     try:
         yield stopping
     finally:

@@ -48,7 +48,7 @@ class Consumer(GroupMember[K, V]):
     them.
 
     **Stopping.** :meth:`stop` ends the loop after the record in hand, even from a signal handler. With
-    ``stop_on_signals=True``, Ctrl-C and SIGTERM call it, and end the program before the consumer is open.
+    ``stop_on_signals=True``, Ctrl-C, SIGTERM and SIGHUP call it, and end the program before the consumer is open.
 
     **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
     :class:`NoOffset` (until the application seeks), or :class:`BrokerError` (no listener is usable). Losing the

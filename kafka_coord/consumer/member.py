@@ -450,8 +450,9 @@ class GroupMember(Generic[K, V]):
 
 
 class _StopSignals:
-    """Makes Ctrl-C and SIGTERM stop a consumer from the start of the ``with`` block on, in which the consumer opens. A
-    signal before it is open ends the program, and so does a second one."""
+    """Makes Ctrl-C, SIGTERM and, unless something else handles it, SIGHUP stop a consumer. They do so from the start of
+    the ``with`` block on, in which the consumer opens. A signal before it is open ends the program, and so does a
+    second one."""
 
     def __init__(self, consumer: GroupMember[Any, Any]) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -460,7 +461,8 @@ class _StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        hang_up = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else ()
+        self._before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM, *hang_up)}
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:

@@ -223,7 +223,7 @@ def test_a_signal_ends_each_example_cleanly(name: str, number: signal.Signals, t
     assert "ended {" in rest
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(("where", "said"), [("zookeeper", ""), ("bootstrap", "ended True\n")])
 def test_a_signal_ends_a_program_that_has_not_joined_yet(where: str, said: str, number: signal.Signals) -> None:
     source = f"""

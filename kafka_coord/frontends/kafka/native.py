@@ -129,9 +129,9 @@ class Kinds:
         """Returns whether the groups are recorded as being of the kind."""
         return all(self.of(one) is kind for one in groups)
 
-    def may_be_native(self, group: str) -> bool:
-        """Returns whether the group is native, or has no record."""
-        return self.of(group) in {None, GroupKind.NATIVE}
+    def maybe_native(self, groups: Iterable[str]) -> set[str]:
+        """Returns the groups that are native, or have no record."""
+        return {one for one in groups if self.of(one) in {None, GroupKind.NATIVE}}
 
     async def wait_known(self, group: str) -> None:
         """Waits, as long as a request may, until the group's record, or that it has none, is known."""
@@ -581,13 +581,8 @@ class NativeGroups:
         just now."""
         if not (name in _DESCRIBES or (name == "OffsetFetch" and call.client_id == CLIENT_ID and _list_of(name, call))):
             return told
-        unmet = {
-            one.group_id
-            for one in told.groups
-            if one.error_code == Error.NOT_COORDINATOR
-            and self.kinds.knows(one.group_id)
-            and self.kinds.of(one.group_id) in {None, GroupKind.NATIVE}
-        }
+        refused = [one.group_id for one in told.groups if one.error_code == Error.NOT_COORDINATOR]
+        unmet = self.kinds.maybe_native(filter(self.kinds.knows, refused))
         if unmet:
             asked = _LISTS[name][0]
             elements = [one for one in getattr(call.request, asked) if getattr(one, "group_id", one) in unmet]
@@ -652,10 +647,11 @@ class NativeGroups:
         instances, or that are ``known`` to be. Asks as the client, which sees only what it may describe."""
         version = min(await self._newest("ListGroups"), call.version)
         told = await call.client.ask_broker("ListGroups", version, call.request)
+        theirs = self.kinds.maybe_native(one.group_id for one in told.groups) - known
         rows = [
             Listed(one.group_id, one.protocol_type, one.group_state, one.group_type.lower())
             for one in told.groups
-            if one.group_id not in known and self.kinds.may_be_native(one.group_id)
+            if one.group_id in theirs
         ]
         return told.error_code, rows
 
