@@ -16,7 +16,7 @@ from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import AT_REST, GroupState
-from kafka_coord.errors import BrokerError, NotFound, Timeout
+from kafka_coord.errors import BrokerError, MalformedValue, NotFound, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.cluster import Cluster, read_cluster, read_cluster_history
@@ -173,7 +173,8 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
     Queries all instances at once. If no instance has ever served Kafka clients, there are no groups. A group without a
     record is native, because no instance serves it."""
     directory = instances.directory()
-    records = read_kinds(instances.store) if directory.is_used else {}
+    damaged: list[MalformedValue] = []
+    records = read_kinds(instances.store, unreadable=damaged) if directory.is_used else {}
     kinds = defaultdict(lambda: GroupKind.NATIVE, {name: one.kind for name, one in records.items()})
     names = None if wanted is None else [name for name in wanted if kinds[name] in ASKED]
     listing = partial(_list, wanted=names, chosen=lambda name: kinds[name] in ASKED)
@@ -194,6 +195,7 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
     for reason, groups in grouped(sorted(failed.keys() - found.keys()), failed.__getitem__).items():
         missing.append(f"NOT SHOWN: {_groups(groups)}, because {reason}")
     missing += _unserved(directory, silent)
+    missing += [f"some groups may not be native, because {one}" for one in damaged]
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from msgspec import UNSET, UnsetType
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.errors import NotFound, Timeout
+from kafka_coord.errors import MalformedValue, NotFound, Timeout
 from kafka_coord.groups.client_assigned import (
     ClientAssignedVerbs,
     NativeVerbs,
@@ -168,10 +168,16 @@ class GroupDirectory:
 
     def find(self, group: str, wanted: str | None = None) -> GroupVerbs:
         """Returns the groups of the ``wanted`` kind or, if that is ``None``, of the recorded kind. A group without a
-        record is managed if it is in ZooKeeper. Otherwise it can only be native, if any instance has ever served Kafka
-        clients. Raises :class:`NotFound`, which lists the existing groups, and :class:`InvalidName`."""
+        record, or with an unreadable one, is managed if it is in ZooKeeper. Otherwise it can only be native, if any
+        instance has ever served Kafka clients. Raises :class:`NotFound`, which lists the existing groups,
+        :class:`InvalidName`, and :class:`~kafka_coord.errors.MalformedValue`."""
         managed = self.of(GroupKind.MANAGED)
-        record = read_kinds(self.store, [group]).get(group)
+        try:
+            record = read_kinds(self.store, [group]).get(group)
+        except MalformedValue:
+            if not managed.exists([group])[group]:
+                raise
+            record = None
         kind = wanted or (record.kind if record is not None else None)
         if kind is not None:
             self.of(kind).require_name(group)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec import field, structs
 
-from kafka_coord.errors import BadVersion, MultiFailed, NodeExists, NoNode, StoreError
+from kafka_coord.errors import BadVersion, MalformedValue, MultiFailed, NodeExists, NoNode, StoreError
 from kafka_coord.model import GroupKind
 from kafka_coord.model.codec import JsonObject
 from kafka_coord.model.names import LOG_PARTITIONS, is_legal, partition_of
@@ -43,10 +43,12 @@ Records = Mapping[str, GroupRecord]
 
 
 class Recorded(NamedTuple):
-    """The records of one partition, and their znode's version, which is -1 if there is no znode."""
+    """The records of one partition, and their znode's version, which is -1 if there is no znode. ``czxid`` is the
+    znode's, or 0 if it was just created."""
 
     version: int = -1
     groups: Records = MappingProxyType({})
+    czxid: int = 0
 
 
 class _KindsValue(JsonObject, frozen=True, tag_field="version", tag=1):
@@ -58,17 +60,26 @@ def decode_kinds(partition: int, node: Node | None) -> Recorded:
     if node is None:
         return Recorded()
     path = layout.kinds(partition)
-    return Recorded(node.stat.version, _KindsValue.from_bytes(node.data, path).groups)
+    return Recorded(node.stat.version, _KindsValue.from_bytes(node.data, path).groups, node.stat.czxid)
 
 
-def read_kinds(store: Store, groups: Iterable[str] | None = None) -> dict[str, GroupRecord]:
+def read_kinds(
+    store: Store, groups: Iterable[str] | None = None, unreadable: list[MalformedValue] | None = None
+) -> dict[str, GroupRecord]:
     """Returns the records of those of the groups that have one, or of all groups by default. Raises
-    :class:`~kafka_coord.errors.StoreError` and :class:`~kafka_coord.errors.MalformedValue`."""
+    :class:`~kafka_coord.errors.StoreError` and :class:`~kafka_coord.errors.MalformedValue`, which is collected in
+    ``unreadable`` instead if that is given."""
     wanted = None if groups is None else set(groups)
     numbers = range(LOG_PARTITIONS) if wanted is None else sorted(set(map(partition_of, wanted)))
     found: dict[str, GroupRecord] = {}
     for number, node in zip(numbers, store.read_many([GetData(layout.kinds(one)) for one in numbers]), strict=True):
-        records = decode_kinds(number, node if isinstance(node, Node) else None).groups
+        try:
+            records = decode_kinds(number, node if isinstance(node, Node) else None).groups
+        except MalformedValue as error:
+            if unreadable is None:
+                raise
+            unreadable.append(error)
+            continue
         found |= {name: one for name, one in records.items() if wanted is None or name in wanted}
     return found
 
@@ -111,7 +122,7 @@ def change_kinds(
             if error.index == 0 and isinstance(error.cause, BadVersion | NodeExists | NoNode) and not is_last:
                 continue
             raise
-        return Recorded(before.version + 1, after)
+        return Recorded(before.version + 1, after, before.czxid)
     raise AssertionError  # the last try returns or raises
 
 

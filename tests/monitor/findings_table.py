@@ -35,6 +35,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model.assignment import CommandType
 from kafka_coord.model.histories import ClusterHistory, Election
+from kafka_coord.model.names import LOG_PARTITIONS
 from kafka_coord.model.offsets import Retention
 from kafka_coord.monitor import doctor
 from kafka_coord.monitor.doctor import (
@@ -599,6 +600,10 @@ def terms(*values: bytes) -> Checked:
     return lambda: kafka_clients._check_managed_groups(of(read_many=answering(list(nodes.values()))), directory)
 
 
+def kinds(data: bytes) -> Checked:
+    return lambda: kafka_clients.check_kinds(of(read_many=answering([node(data)] * LOG_PARTITIONS)))
+
+
 HIDING = b'{"version":1,"error":"DENIED","topics":"salaries"}'
 
 
@@ -651,6 +656,7 @@ KAFKA_CLIENTS = [
     Case("directly to brokers: broker 1", serving(nodes=[(1, "h1:9092")]), serving(nodes=[(2, "h2:9092")])),
     Case("different serve.managed_groups", managed_by("a", "b"), managed_by("a", "a")),
     Case("/consumers/kafka/1 cannot be read", terms(b"\xff", b"{}"), terms(b"", b"{}")),
+    Case("/consumers/kinds/7: ", kinds(b"\xff"), kinds(b'{"version":1}')),
     Case("denies its instance a right", rights("1"), rights()),
     Case("does not let its instance describe salaries", rights("1", data=HIDING), rights()),
     Case("do not let instance 1 describe group night", rights("1", data=HIDING_GROUPS), rights()),

@@ -17,10 +17,12 @@ import pytest
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
-from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model import GroupKind, Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import partition_of
 from kafka_coord.monitor.doctor import Finding, Severity, examine
 from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import GroupRecord, change_kinds
 from tests.cli.running import run
 from tests.coordinator.harness import FAST, ScriptedConsumer, World
 from tests.monitor.listening import hanging_up
@@ -136,6 +138,10 @@ class Cluster:
         self.world.store.create(REQUEST, fields.dump(Request(RequestType.LOOK, group=GROUP).to_json()))
         eventually(lambda: b"the group was checked" in self.world.store.get(REQUEST).data)
 
+    def is_recorded(self) -> None:
+        recorded = {GROUP: GroupRecord(GroupKind.MANAGED)}
+        change_kinds(self.world.store, partition_of(GROUP), lambda before: {**before, **recorded})
+
     def pauses(self, *group: str) -> None:
         ran = run("groups", "pause", *group, zookeeper=self.world.hosts)
         assert ran.code == 0, ran.err
@@ -202,6 +208,7 @@ KINDS = {
     "identity of offsets": Kind(layout.topic_offsets(GROUP, "flights"), frozenset({"empty", "truncated"})),
     "pause": Kind(layout.paused(GROUP), NOTHING_REQUIRED, lambda cluster: cluster.pauses(GROUP)),
     "pause of all": Kind(layout.PAUSED, NOTHING_REQUIRED, lambda cluster: cluster.pauses("--all"), stops_all=True),
+    "kinds": Kind(layout.kinds(partition_of(GROUP)), READABLE | {"deleted"}, Cluster.is_recorded),
     "request": Kind(REQUEST, prepare=Cluster.asks),
     "elected": Kind(layout.COORDINATOR),
     "epoch": Kind(layout.COORDINATOR_EPOCH, stops_all=True),

@@ -530,13 +530,17 @@ class KafkaListener:
 
     async def _begin_kinds(self, partition: int) -> None:
         """Records the kinds of the partition's groups that have none. Until then, none of them is served."""
+        told = ""
         while (term := self.manager.terms.get(partition)) is not None:
             groups = self.manager.groups_of(partition).items()
             stored = {name: group.metadata.has_members for name, group in groups}
             try:
                 await self.kinds.begin(partition, term.znode_version, stored)
             except (StoreError, MalformedValue) as error:
-                log.info("cannot record the kinds of groups yet partition=%d: %s; retrying", partition, error)
+                if str(error) != told:  # what is damaged stays so until somebody mends it
+                    told = str(error)
+                    level = logging.WARNING if isinstance(error, MalformedValue) else logging.INFO
+                    log.log(level, "cannot record the kinds of groups yet partition=%d: %s; retrying", partition, error)
                 await asyncio.sleep(LEADER_CHECK_S)
             else:
                 return

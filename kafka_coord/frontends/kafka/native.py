@@ -111,6 +111,7 @@ class Kinds:
         ZooKeeper does not answer."""
         self._wanted: dict[int, dict[str, GroupKind]] = {}
         self._recording: dict[int, asyncio.Task[None]] = {}
+        self._again: dict[int, asyncio.Task[None]] = {}
         self._terms: dict[int, Check] = {}
         self._frozen_at: dict[tuple[str, str], float] = {}
         """When this instance heard of each move that is under way."""
@@ -143,8 +144,12 @@ class Kinds:
         return self._recorded.get(partition, Recorded())
 
     def _told(self, partition: int, found: Recorded) -> None:
-        """Takes over what was read or written, unless something newer is known."""
-        if found.version < self._of_partition(partition).version:
+        """Takes over what was read or written, unless something newer is known. If somebody has deleted the znode, what
+        was known stays known, and the instance with the partition's term writes it again."""
+        known = self._of_partition(partition)
+        if found.version < 0 <= known.version and partition in self._terms:
+            self._again[partition] = asyncio.create_task(self._write_again(partition, known.groups))
+        if found.version < known.version and found.czxid in {0, known.czxid}:
             return
         self._recorded[partition] = found
         moving = {(name, one.moving) for name, one in found.groups.items() if one.moving}
@@ -232,6 +237,14 @@ class Kinds:
 
     def end(self, partition: int) -> None:
         self._terms.pop(partition, None)
+
+    async def _write_again(self, partition: int, known: Mapping[str, GroupRecord]) -> None:
+        log.warning("the kinds of groups were deleted, so they are written again znode=%s", layout.kinds(partition))
+        try:
+            again, fence = lambda before: {**known, **before}, self._fence(partition)
+            self._told(partition, await self._written(partition, change_kinds, self._store, partition, again, fence))
+        except (StoreError, MalformedValue) as error:
+            log.warning("cannot write the kinds of groups again: %s", error)
 
     async def record_first(self, group: str, kind: GroupKind) -> GroupKind:
         """Records the kind of a group that has none, and returns the kind that it has then. Only the instance with the

@@ -86,6 +86,7 @@ def examine(
     yield from _made("certificates", lambda: instances.check_certificates(cluster, now_ms))
     yield from _check_topics(cluster)
     yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, kafka or {}))
+    yield from _made("kinds", lambda: kafka_clients.check_kinds(store))
     yield from _made("groups", lambda: _check_groups(store, cluster, groups, lag))
     if lag is not None:
         sight = lag

@@ -22,7 +22,7 @@ from kafka_coord.groups.instances import AskedInstances, InstanceDirectory
 from kafka_coord.kafka.cluster import metadata_request
 from kafka_coord.kafka.connection import CLIENT_ID, RIGHTS
 from kafka_coord.kafka.coordinators import Ask
-from kafka_coord.model import Broker, Listener
+from kafka_coord.model import Broker, Listener, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.json_fields import decimal
 from kafka_coord.model.offsets import Retention
@@ -30,10 +30,12 @@ from kafka_coord.model.operations import COORDINATED
 from kafka_coord.model.partitions import ranges
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
+from kafka_coord.monitor.doctor.groups import unreadable_finding
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import Brokers, read_brokers
 from kafka_coord.zk.instance import read_retention
+from kafka_coord.zk.kinds import read_kinds
 from kafka_coord.zk.root import Source, read_cluster_record
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
@@ -209,6 +211,13 @@ def check_kafka_clients(store: Store, properties: Mapping[str, str]) -> Iterator
         )
     yield from check_log(instances, directory, len(brokers), _bootstrap(directory, brokers))
     yield from _check_native_groups(instances, _bootstrap(directory, brokers), properties)
+
+
+def check_kinds(store: Store) -> Iterator[Finding]:
+    """Checks that the recorded kinds of groups can be read."""
+    damaged: list[MalformedValue] = []
+    read_kinds(store, unreadable=damaged)
+    yield from (unreadable_finding(Unreadable(one.where, one.reason)) for one in damaged)
 
 
 def _check_served(directory: InstanceDirectory, brokers: Sequence[Broker]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind
 from kafka_coord.zk import layout
-from kafka_coord.zk.kinds import forget_kind
+from kafka_coord.zk.kinds import forget_kind, read_kinds
 from tests.chaos.clients.log_settings import set_of_log
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front, end_term
@@ -217,6 +218,31 @@ def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, 
         assert "the brokers coordinate it" in refused.err
     finally:
         one.close()
+
+
+def test_a_damaged_znode_of_kinds_is_named_stops_no_group_and_is_written_again_once_it_is_deleted(
+    front: Front, topic: str, group: str, coord: Run
+) -> None:
+    consumed(front.brokers, group, topic, RECORDS)
+    partition, ours = partition_of(group), f"{group}-ours"
+    while partition_of(ours) != partition:
+        ours += "-"
+    consumed(front.bootstrap, ours, topic, RECORDS)
+    assert consumed(front.bootstrap, group, topic, 0) == []
+    recorded = {group: GroupKind.NATIVE, ours: GroupKind.CLIENT_ASSIGNED}
+    assert {one: kind(front, one) for one in recorded} == recorded
+    path = layout.kinds(partition)
+    front.store.set(path, b"\xff garbage")
+    for name in recorded:  # as known before
+        assert consumed(front.bootstrap, name, topic, 0) == []
+    assert path in coord("doctor", "-o", "json").out
+    assert {ours, group} <= {one["group"] for one in json.loads(coord("groups", "list", "-o", "json").out)}
+    end_term(front, partition)
+    front.store.delete(path)
+    eventually(lambda: read_kinds(front.store, recorded), within_s=30)
+    assert {one: found.kind for one, found in read_kinds(front.store, recorded).items()} == recorded
+    for name in recorded:
+        assert consumed(front.bootstrap, name, topic, 0) == []
 
 
 @contextmanager
