@@ -125,6 +125,7 @@ def migrate(seed: int, directory: Path | None, per_s: float, kills: bool) -> Non
 @click.option("--one-in", type=click.IntRange(0), default=5, show_default=True, help="Moves with a kill; 0: none.")
 @click.option("--away-s", type=float, default=1.0, show_default=True, help="Seconds until it is started again.")
 @click.option("--kraft", is_flag=True, help="Run Kafka 4.3 in KRaft mode.")
+@click.option("--strategy", type=click.Choice(["range", "cooperative-sticky"]), default="range", show_default=True)
 @click.option("--protocol", type=click.Choice(["classic", "consumer"]), default="classic", show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses the instances that are killed, and when.")
 @click.option(

@@ -46,6 +46,8 @@ class MovesOptions:
     one_in: int = 5
     away_s: float = 1.0
     kraft: bool = False
+    strategy: str = "range"
+    """With ``range``, most partitions change hands, because members that join again have other ids."""
     protocol: str = "classic"
 
 
@@ -60,7 +62,7 @@ class MovesRun(ChaosRun):
 
     def _cast(self) -> tuple[Part, ...]:
         how: dict[str, Any] = {
-            "strategy": "cooperative-sticky",
+            "strategy": self._moves.strategy,
             "session_timeout_ms": _SESSION_MS,
             "properties": {"heartbeat.interval.ms": "3000"},
         }
@@ -81,9 +83,6 @@ class MovesRun(ChaosRun):
         made.settings = replace(made.settings, heap_mb=512, properties=properties)
         made.network, made.linger_ms, made.new_groups = Unlinked(), 50, GroupKind.NATIVE
         return made
-
-    def _compact(self, testbed: ChaosTestbed) -> None:
-        """The reader also reads the brokers' log, which is not compacted in this time."""
 
     def _follow(self, testbed: ChaosTestbed) -> LogFollower:
         return LogFollower(testbed.bootstrap, self._options.directory, of_brokers=True)

@@ -364,7 +364,10 @@ class Moves:
         strangers = [one for one in namesake.members if one.member_id not in known]
         if strangers:
             shown = some([f"{one.client_id} at {one.client_host.removeprefix('/')}" for one in strangers], _SHOWN)
-            raise MoveRefused(f"members do not use the instances ({shown}); set their bootstrap.servers first")
+            raise MoveRefused(
+                f"the instances have not heard members ({shown}); set their bootstrap.servers first, or try again if an"
+                " instance has just started"
+            )
         theirs = {one.member_id: known[one.member_id] for one in namesake.members}
         if len({one.generation for one in theirs.values()}) > 1:
             raise MoveRefused("its members are not of one generation; try again")

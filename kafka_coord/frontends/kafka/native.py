@@ -162,6 +162,10 @@ class Kinds:
         if moving:
             self.on_freeze(partition, found)
 
+    def version(self, partition: int) -> int:
+        """Returns the version of the partition's records that are known."""
+        return self._of_partition(partition).version
+
     def record_of(self, group: str) -> GroupRecord | None:
         return self._of_partition(partition_of(group)).groups.get(group)
 
@@ -411,6 +415,7 @@ class NativeGroups:
         self._tasks: set[asyncio.Task[None]] = set()
         self.denied = ""
         """A group that the brokers do not let this instance describe, or "" if they do."""
+        self._acknowledging = asyncio.Lock()
         kinds.on_freeze = self._frozen
 
     def group(self, name: str, check: Callable[[], None]) -> NoReturn:
@@ -502,6 +507,11 @@ class NativeGroups:
             if asyncio.get_running_loop().time() >= late:
                 return
             await asyncio.sleep(_IN_FLIGHT_CHECK_S)
+        async with self._acknowledging:  # the newest one must stay
+            if found.version >= self.kinds.version(partition):
+                await self._tell(partition, found, moving)
+
+    async def _tell(self, partition: int, found: Recorded, moving: Sequence[str]) -> None:
         seen = {name: dict(self._seen.get(name, {})) for name in moving}
         heard = Acknowledged(found.version, seen, tuple(name for name in moving if name in self._transactional))
         try:
