@@ -55,7 +55,7 @@ _JOINED_WITHIN_S = 60.0
 _HELD_UP_S = 60.0
 _FENCED_WITHIN_S = 30.0
 _OFFSETS_AT_ONCE = 2_000
-_DESCRIBE, _JOIN, _SYNC, _BEAT = (4, 5), (5, 9), (3, 5), (3, 4)
+_DESCRIBE, _FIND, _JOIN, _SYNC, _BEAT = (4, 5), 1, (5, 9), (3, 5), (3, 4)
 _COMMIT, _FETCH_STABLE, _DELETE = (7, 8), 7, 0
 _SHOWN = 10
 
@@ -271,7 +271,9 @@ class Moves:
     async def _new_fence(self, name: str) -> Fence:
         node = await self._instances.native_coordinator(name)
         if node is None:
-            raise BrokerError("the brokers coordinate no groups")
+            find = message("FindCoordinatorRequest")(key=name)
+            await self._instances.ask("FindCoordinator", _FIND, find)  # makes the brokers create their topic
+            raise BrokerError("the brokers have not coordinated any group yet")
         return Fence(self._native.connection(node), name, self._manager.limits.max_session_timeout_s)
 
     # --- taking over -------------------------------------------------------------------------------------------------
