@@ -12,7 +12,7 @@ from tests.chaos.judge import Report, judge
 from tests.chaos.judge.findings import EVENT_RULES, Rule, Status
 from tests.chaos.judge.phases import table
 
-TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rule.NO_LEAKS}
+TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rule.NO_LEAKS, Rule.PAUSES}
 """The rules with a time limit, which a machine that also runs other tests cannot meet, and a rule that needs a longer
 run."""
 EXERCISED = {
@@ -43,6 +43,15 @@ def test_members_of_every_kind_read_on_while_their_cluster_migrates_to_kafka_4(
     report = judged(tmp_path, exercised, "migrate", "--seed", str(seed), *kills)
     assert len(report.phases) == 6
     print("\n".join(table(report.phases)))  # noqa: T201 - the table of docs/migrating.md
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("kraft", [(), ("--kraft",)])
+def test_a_group_moves_in_and_out_under_load_and_kills(tmp_path: Path, kraft: tuple[str, ...]) -> None:
+    exercised = {Rule.NOTHING_MISSING, Rule.COMMITS, Rule.ORDER, Rule.ONE_OWNER, Rule.REPEATS, Rule.MOVES}
+    report = judged(tmp_path, exercised, "moves", "--times", "10", "--members", "4", "--partitions", "60", *kraft)
+    assert len(report.moves) == 20
 
 
 def judged(directory: Path, exercised: set[Rule], command: str, *options: str) -> Report:
