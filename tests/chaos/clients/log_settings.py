@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka_coord.grouplog.term import TOPIC
 
 SMALL_SEGMENTS = {
-    "segment.bytes": "65536",
+    "segment.bytes": "1048576",  # the least that Kafka 4 accepts; mostly, segment.ms ends a segment
     "segment.ms": "5000",
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "1000",
