@@ -33,6 +33,7 @@ from kafka_coord.errors import (
     SettingsError,
     StoreError,
     StoreUnavailable,
+    UnknownVersion,
 )
 from kafka_coord.model import Broker
 from kafka_coord.model import json_fields as fields
@@ -113,6 +114,7 @@ class MetadataMirror:
         self._store, self._executor, self._options, self._subscribed = store, executor, options, subscribed
         self._asker: Asker | None = None
         self._mirror: Mirror | None = None
+        self._record: ClusterRecord | None = None
         self._kafka: str | None = None
         """The id of the cluster to which the tree belongs, if it is known."""
         self._written: dict[str, bytes] = {}
@@ -202,7 +204,7 @@ class MetadataMirror:
         node = self._seen[layout.CLUSTER]
         if node is None:
             raise StoreError(f"{layout.CLUSTER} is gone", layout.CLUSTER)
-        record = ClusterRecord.from_znode(node.data)
+        record = self._record = self._readable(node)
         self._kafka = record.kafka
         if record.source is Source.BROKERS:
             pause_s = self._keep()
@@ -220,6 +222,18 @@ class MetadataMirror:
                 self._complain(problem)
         self._tell_trouble(problem)
         return EVERY_S
+
+    def _readable(self, node: Node) -> ClusterRecord:
+        """Returns the record of the tree. Writes it again if somebody has damaged it since it was read: until then,
+        nobody can read brokers and topics."""
+        try:
+            return ClusterRecord.from_znode(node.data)
+        except MalformedValue as damage:
+            if self._record is None or isinstance(damage, UnknownVersion):
+                raise
+            self._executor.write([(SetData(layout.CLUSTER, self._record.to_bytes(), node.stat.version),)])
+            log.warning("the record of the tree was damaged, and is written again: %s", damage)
+            return self._record
 
     def _sign(self, record: ClusterRecord) -> str:
         """Returns why the brokers are to be asked from now on, or "" if they are not."""
@@ -266,6 +280,7 @@ class MetadataMirror:
         kafka = record.kafka or answer.cluster_id
         changed = {"source": Source.BROKERS, "since_ms": since, "by": why, "kafka": kafka}
         self._executor.write([(change_op(self._store, lambda before: structs.replace(before, **changed)),)])
+        self._record = structs.replace(record, **changed)
         log.warning(
             "the metadata comes from the brokers from now on topics=%d brokers=%d: %s",
             *(len(mirror.topics), len(mirror.brokers), why),

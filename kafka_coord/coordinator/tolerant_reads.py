@@ -41,6 +41,8 @@ _ELSEWHERE = {
     layout.BROKER_IDS: "restart its broker, which writes it again (see advertised.listeners);"
     " delete it if no broker has that id",
     layout.REQUESTS: "the request is not carried out; delete it",
+    layout.CLUSTER: "nobody can read brokers and topics; the elected instance writes it again if it knew it; otherwise,"
+    " set it to what a backup of this tree has (zkCli.sh set)",
     layout.KINDS: "no instance can begin to coordinate Kafka clients' groups of that partition; delete that znode: the"
     " instances write again which groups they coordinate",
 }

@@ -12,7 +12,7 @@ from msgspec import structs
 from kafka_coord.coordinator.mirror import DESCRIBED_EVERY_S
 from kafka_coord.coordinator.mirroring import EVERY_S, LOOKS_AFTER_S, OLD_S, no_way_back, way_back_op
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable
+from kafka_coord.errors import Fenced, MalformedValue, StoreUnavailable, UnknownVersion
 from kafka_coord.model import Broker, Listener, Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.broker import NOT_AUTHORIZED, AnsweredTopic, BrokerAnswer
@@ -108,6 +108,26 @@ def test_an_operators_way_back_holds_until_a_kraft_controller_is_active() -> Non
     elected.store.set(layout.CONTROLLER, b'{"version":2,"kraftControllerEpoch":3}')
     elected.step()
     assert elected.source() is Source.BROKERS
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff garbage", b'{"version":1,"somebody":"else"}'])
+def test_a_damaged_record_of_the_tree_is_written_again(damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step()
+    before = read_cluster_record(elected.store)
+    elected.store.set(layout.CLUSTER, damage)
+    elected.step(2)
+    assert read_cluster_record(elected.store) == before
+    assert "damaged" in caplog.text
+
+
+def test_a_tree_of_another_format_stays_as_it_is() -> None:
+    elected = Elected(Answers(whole(topic("a", 1))))
+    elected.step()
+    elected.store.set(layout.CLUSTER, b'{"version":9}')
+    with pytest.raises(UnknownVersion):
+        elected.step()
+    assert elected.store.get(layout.CLUSTER).data == b'{"version":9}'
 
 
 def test_brokers_without_topic_ids_are_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -266,3 +266,14 @@ def test_data_written_to_parent_znodes_is_harmless(cluster: Cluster) -> None:
     cluster.serves()
     cluster.serves_a_bystander()
     assert cluster.errors("") == []
+
+
+def test_a_damaged_record_of_the_tree_is_named_and_ends_no_examination(cluster: Cluster) -> None:
+    before = cluster.world.store.get(layout.CLUSTER).data
+    cluster.write(layout.CLUSTER, b"\xff garbage")
+    found = [one.what for one in cluster.errors(layout.CLUSTER)]
+    assert any(what.startswith(f"{layout.CLUSTER}: not JSON") for what in found), found
+    assert any(what.startswith("nothing else could be checked") for what in found), found
+    cluster.write(layout.CLUSTER, before)
+    cluster.serves_a_bystander()
+    assert cluster.errors("") == []

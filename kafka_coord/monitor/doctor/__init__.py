@@ -79,7 +79,13 @@ def examine(
     lag = lag if answering else None
     asks = bool(answering) and earlier is None  # reading the log again each time would cost too much
     yield from _made("tree", lambda: instances.check_tree(store, (kafka or {}) if asks else None))
-    cluster = read_cluster(store, earlier)
+    try:
+        cluster = read_cluster(store, earlier)
+    except StoreError as failure:
+        if failure.path != layout.CLUSTER:
+            raise
+        yield error("tree", f"nothing else could be checked: {failure}", "repair that znode first")
+        return
     yield from _made("coordinator", lambda: instances.check_coordinator(store, hosts, cluster))
     yield from _made("elections", lambda: _check_elections(store))
     now_ms = round(store.clock.time() * 1000)
@@ -193,6 +199,8 @@ def _made(check: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[Fin
     """Runs one check. Nothing that others wrote may end the examination, so a defect in a check is a finding too."""
     try:
         yield from findings()
+    except MalformedValue as damage:
+        yield of_groups.unreadable_finding(Unreadable(damage.where, damage.reason))
     except StoreError as failure:
         yield error(check, f"could not be checked: {failure}", "check that ZooKeeper answers, then try again")
     except Exception as failure:
