@@ -281,7 +281,7 @@ class Group:
             self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # answers an earlier request from the same member
         member.protocols = join.protocols
         member.rebalance_timeout_s, member.session_timeout_s = join.rebalance_timeout_s, join.session_timeout_s
-        member.join_token, member.is_heard = join.token, True
+        member.join_token, member.is_heard, member.former_generation = join.token, True, None
         member.beats.joined(now)
 
     def _static_return(self, join: Join, now: float) -> None:
@@ -658,9 +658,11 @@ class Group:
         if self.metadata.state is DEAD:
             return Error.COORDINATOR_NOT_AVAILABLE
         error = self._check_member(member_id, instance_id)
-        if error is Error.NONE and generation_id != self.metadata.generation_id:
-            return Error.ILLEGAL_GENERATION
-        return error
+        if error is not Error.NONE:
+            return error
+        former = self.metadata.members[member_id].former_generation
+        is_known = generation_id == (self.metadata.generation_id if former is None else former)
+        return Error.NONE if is_known else Error.ILLEGAL_GENERATION
 
     def _may_expire(self, member: MemberMetadata) -> bool:
         """Returns whether the member may be removed because it is silent. A member whose join or sync is held does not

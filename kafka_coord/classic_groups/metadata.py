@@ -38,7 +38,8 @@ class MemberMetadata:
     """One member. ``join_token``, ``sync_token`` and ``beat_token`` identify its held requests. A member that stays
     silent is removed at ``expires_at``. ``is_new`` is true until the member's first join has been answered.
     ``is_heard`` is false for a member of an earlier term until this term hears it. ``committed_on`` is the number of
-    the newest connection on which it has committed."""
+    the newest connection on which it has committed. ``former_generation`` is what its client knows if the group was
+    of another kind, until it joins again."""
 
     member_id: str
     instance_id: str | None
@@ -56,6 +57,7 @@ class MemberMetadata:
     is_new: bool = True
     is_heard: bool = True
     committed_on: int = 0
+    former_generation: int | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")

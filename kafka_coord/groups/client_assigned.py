@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,6 +65,7 @@ from kafka_coord.zk.kinds import GroupRecord, read_kinds
 
 _LIST, _DESCRIBE, _DESCRIBE_CONSUMERS = 5, 5, (0, 1)
 _IN_ONE_REQUEST = 200
+_LISTED_FOR_S = 1.0
 _AT_ONCE = 8
 """The number of groups that a reset reads at the same time."""
 _LOOK_AGAIN_S = 0.25
@@ -197,6 +199,24 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
     missing += _unserved(directory, silent)
     missing += [f"some groups may not be native, because {one}" for one in damaged]
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
+
+
+class SharedListing:
+    """Lists all groups for the verbs of several kinds, which ask one after the other, with one request to each
+    instance."""
+
+    def __init__(self, instances: AskedInstances) -> None:
+        self._instances, self._listed_at = instances, -math.inf
+        self._left: dict[GroupKind, ClientGroups] = {}
+
+    def of(self, kind: GroupKind) -> ClientGroups:
+        """Returns the groups of the kind, as they are now."""
+        left = self._left.pop(kind, None)
+        if left is None or time.monotonic() > self._listed_at + _LISTED_FOR_S:
+            found = list_client_groups(self._instances)
+            self._listed_at, self._left = time.monotonic(), {one: found.of(one) for one in ASKED}
+            left = self._left.pop(kind)
+        return left
 
 
 def with_offsets(instances: AskedInstances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
@@ -439,6 +459,10 @@ class ClientAssignedVerbs(GroupVerbs):
 
     kind = GroupKind.CLIENT_ASSIGNED
 
+    def __init__(self, instances: AskedInstances, listing: SharedListing | None = None) -> None:
+        super().__init__(instances)
+        self._listing = listing or SharedListing(instances)
+
     def require_name(self, group: str) -> None:
         """A group of this kind can have any name."""
 
@@ -459,6 +483,8 @@ class ClientAssignedVerbs(GroupVerbs):
         return found
 
     def _listed(self, wanted: Sequence[str] | None = None) -> ClientGroups:
+        if wanted is None:
+            return self._listing.of(self.kind)
         return list_client_groups(self.instances, wanted).of(self.kind)
 
     def names(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -584,7 +610,7 @@ class ClientAssignedVerbs(GroupVerbs):
     def convertible(self, group: str) -> Convertible:
         found, cluster = self._read(group), read_cluster(self.store)
         gone = PartitionSet.of(tp for tp in found.committed if cluster.lacks(tp.topic))
-        return Convertible(self.kind, [one.consumer for one in found.members], False, found.committed, gone)
+        return Convertible(self.kind, [one.consumer for one in found.members], (), found.committed, gone)
 
     def converted(self, group: str, acting: Acting) -> None:
         """The conversion has deleted the managed group's history."""

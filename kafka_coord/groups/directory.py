@@ -13,6 +13,7 @@ from kafka_coord.errors import MalformedValue, NotFound, Timeout
 from kafka_coord.groups.client_assigned import (
     ClientAssignedVerbs,
     NativeVerbs,
+    SharedListing,
     described,
     list_client_groups,
     with_offsets,
@@ -155,8 +156,8 @@ class GroupDirectory:
 
     def __init__(self, instances: AskedInstances) -> None:
         self.store, self._instances = instances.store, instances
-        self._managed = ManagedVerbs(instances)
-        kinds = self._managed, ClientAssignedVerbs(instances), NativeVerbs(instances)
+        self._managed, listing = ManagedVerbs(instances), SharedListing(instances)
+        kinds = self._managed, ClientAssignedVerbs(instances, listing), NativeVerbs(instances, listing)
         self._of: dict[str, GroupVerbs] = {one.kind: one for one in kinds}
 
     def of(self, kind: str) -> GroupVerbs:

@@ -545,14 +545,14 @@ class ManagedVerbs(GroupVerbs):
         return f"{answer.result}: {answer.message}"
 
     def convertible(self, group: str) -> Convertible:
-        """Classic clients rejoin after a conversion."""
+        """Classic clients go on in the other kind."""
         cluster, snapshot = snapshot_of(self.store, group)
         found = read_committed(self.store, group, cluster.topics)
         if found.unreadable:
             raise RequestRefused(f"{found.unreadable[0].path} cannot be read: {found.unreadable[0].reason}")
         readable = snapshot.observation.members
-        rejoin = all(one in readable and readable[one].protocol == "classic" for one in snapshot.registrations)
-        return Convertible(self.kind, [*snapshot.registrations], rejoin, found.offsets, found.of_earlier_topic)
+        others = [one for one in snapshot.registrations if one not in readable or readable[one].protocol != "classic"]
+        return Convertible(self.kind, [*snapshot.registrations], others, found.offsets, found.of_earlier_topic)
 
     def wait_settled(self, group: str, timeout_s: float) -> None:
         wait_until(self.store, group, settled, what="become stable", timeout_s=timeout_s)

@@ -69,12 +69,12 @@ OnOffsets = Callable[[GroupOffsets], object]
 
 @dataclass(frozen=True, slots=True)
 class Convertible:
-    """What a conversion of one group needs. ``members_rejoin`` says whether the group's members need not stop first.
-    ``gone`` are the partitions whose offsets do not move."""
+    """What a conversion of one group needs. The members ``in_the_way`` must stop first; the others go on. ``gone`` are
+    the partitions whose offsets do not move."""
 
     kind: GroupKind
     members: Sequence[str]
-    members_rejoin: bool
+    in_the_way: Sequence[str]
     offsets: Mapping[TopicPartition, int]
     gone: PartitionSet
 
@@ -273,6 +273,18 @@ class GroupVerbs(ABC):
         before = self.settings(group)
         change = settings_change(before, structs.replace(before, **changes))
         return DryRun([f"group {group}: {change}" if change else f"group {group} has these settings already"])
+
+    def dry_convert(self, group: str, to: GroupKind) -> DryRun:
+        """Says what becomes of the group's offsets and members in a group of another kind."""
+        if self.kind is to:
+            return DryRun([f"group {group} is {to} already"])
+        found = self.convertible(group)
+        moving = counted(sum(tp not in found.gone for tp in found.offsets), "offset")
+        members = f"{counted(len(found.members), 'member')} ({some(sorted(found.members)) or 'none'})"
+        effects = [f"group {group} is {self.kind}; {moving} and {members} go on in a {to} group"]
+        if found.in_the_way:
+            effects.append(f"{some(sorted(found.in_the_way))} cannot, so this is refused: stop them first")
+        return DryRun(effects)
 
     def _refused(self, what: str, group: str, acting: Acting | None = None) -> RequestRefused:
         del group, acting

@@ -7,7 +7,7 @@ number of groups, and a group may have any name. Every change is a compare-and-s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -160,10 +160,10 @@ class RecordChanged(StoreError):
 
 
 def record_kind(
-    store: Store, group: str, fence: Check, expected: GroupRecord | None = None, **changes: Any
+    store: Store, group: str, fence: Check, expected: GroupRecord | None = None, ops: Sequence[Op] = (), **changes: Any
 ) -> Recorded:
-    """Records another kind of a group, or another of its fields. Raises :class:`RecordChanged` unless its record is the
-    ``expected`` one, if that is given, and as :func:`change_kinds`."""
+    """Records another kind of a group, or another of its fields, together with ``ops``. Raises :class:`RecordChanged`
+    unless its record is the ``expected`` one, if that is given, and as :func:`change_kinds`."""
 
     def changed(before: Records) -> Records:
         known = before.get(group)
@@ -171,7 +171,7 @@ def record_kind(
             raise RecordChanged(f"group {group} is recorded as {known}, not as {expected}")
         return {**before, group: structs.replace(known or GroupRecord(changes["kind"]), **changes)}
 
-    return change_kinds(store, partition_of(group), changed, fence)
+    return change_kinds(store, partition_of(group), changed, fence, lambda _changed: ops)
 
 
 def forget_kind(store: Store, group: str) -> Recorded:

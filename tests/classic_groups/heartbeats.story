@@ -109,3 +109,14 @@ m1 beats  -> m1 beats: ok
 stable m1  -> [Stable 1 m1*]
 wait 7
 m1 beats java  -> m1 beats: ok
+
+= a member of a group that was of another kind acts under the generation that it knows until it joins again
+stable m1 m2  -> [Stable 2 m1* m2]
+m1 knew 1
+m1 commits generation=1  -> m1 commits: ok
+m1 commits generation=2  -> m1 commits: ILLEGAL_GENERATION
+m3 joins  -> [PreparingRebalance 2 m1* m2 m3]
+m1 beats generation=1  -> m1 beats: REBALANCE_IN_PROGRESS
+m1 commits generation=1  -> m1 commits: ok
+m1 joins
+m1 commits generation=1  -> m1 commits: ILLEGAL_GENERATION

@@ -94,6 +94,10 @@ class Played(Stage):
         error = self.group.may_commit(who, None, number, self.now, connection=int(on))
         self.said.append(f"{who or 'nobody'} commits: {_ok(error)}")
 
+    def knew(self, who: str, generation: str) -> None:
+        """The client of ``who`` knows another generation, because the group was of another kind."""
+        self.group.metadata.members[who].former_generation = int(generation)
+
     def leave(self, *who: str, client: str = "", by: str = "") -> None:
         """The members (``m1``, ``s1/i1`` or ``/i1``) leave, at the request of ``client``, which ``by`` describes."""
         leaving = tuple((one.partition("/")[0], one.partition("/")[2] or None) for one in who)

@@ -422,13 +422,12 @@ def _set_pauses(targets: tuple[str, ...], *, pauses: bool, dry_run: bool, reason
         store = directory.store
 
         def act_on(target: str) -> None:
-            try:
+            if target == EVERYWHERE:
                 act(store, target, by=who(), reason=reason)
-            except NotFound:
-                groups = directory.find(target)
-                if groups.exists([target])[target]:  # its kind says why it cannot be
-                    (groups.pause if pauses else groups.resume)(target, acting(reason, wait_s or 0.0))
-                raise
+                return
+            groups = directory.find(target)
+            groups.require(target)
+            (groups.pause if pauses else groups.resume)(target, acting(reason, wait_s or 0.0))
 
         if dry_run:
             found, _ = directory.names() if everywhere else ([(one, directory.find(one)) for one in targets], [])
@@ -485,10 +484,9 @@ def convert(
 ) -> None:
     """Convert a client-assigned group to a managed group, or vice versa, with its committed offsets.
 
-    The command refuses to convert a group that has members, with one exception: classic clients in a managed group,
-    because they rejoin. The instance that coordinates the group converts it. If the conversion fails midway, no offset
-    is lost; run the command again to finish it. A group that becomes client-assigned loses its settings and its
-    history.
+    Members that use Kafka's classic protocol go on in the other kind, and rejoin once at most. A managed group with
+    other members is not converted. The instance that coordinates the group converts it; if that fails midway, the group
+    is as before. A group that becomes client-assigned loses its settings and its history.
 
     \b
     kafka-coord groups convert delays --to managed
@@ -504,16 +502,15 @@ def convert(
         is_done = found.kind == wanted
         rows = [] if is_done else [*_rows(group, found)]
         show(output, rows, [Section("offsets", _COLUMNS, rows)])
-        if found.members and (is_done or not found.members_rejoin):
-            names = ", ".join(sorted(found.members))
+        if found.in_the_way and not is_done:
+            names = ", ".join(sorted(found.in_the_way))
             raise RequestRefused(f"group {group!r} has members ({names}); stop them first. Nothing was changed")
         if not execute:
             moving = sum(row["verdict"] == _MOVES for row in rows)
-            members = counted(len(found.members), "member")
-            evicted = f", and evicts {members}, so that they rejoin" if found.members else ""
+            members = f" and {counted(len(found.members), 'member')}" if found.members else ""
             note(
                 f"group {group} is {found.kind}; nothing was changed;"
-                f" --execute moves {counted(moving, 'offset')}{evicted}"
+                f" --execute moves {counted(moving, 'offset')}{members}"
             )
             return
         answer = directory.convert(group, wanted, acting(reason, timeout_s))
@@ -533,47 +530,55 @@ def _rows(group: str, found: Convertible) -> list[dict[str, Any]]:
     ]
 
 
-def _moving(name: str, source: GroupKind, to: GroupKind, text: str) -> click.Command:
-    """Returns a command that moves groups of one kind to another while they run."""
+def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -> click.Command:
+    """Returns a command that moves groups of some kinds to another while they run."""
 
     @click.command(name, help=text)
     @click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="[GROUP…]")
     @click.option("--matching", metavar="REGEX", help="Move the groups whose whole names match.")
-    @click.option("--all", "everywhere", is_flag=True, help=f"Move all {source} groups.")
+    @click.option("--all", "everywhere", is_flag=True, help=f"Move all {' and '.join(sources)} groups.")
     @click.option("--execute", is_flag=True, help="Move them. Without it, only show what would move.")
     @reason_option
     @timeout_option(60.0, "How long to wait for each group.")
     @connection_options
     def move(
-        groups: tuple[str, ...], matching: str | None, everywhere: bool, execute: bool, reason: str, timeout_s: float
+        groups: tuple[str, ...],
+        matching: str | None,
+        everywhere: bool,
+        execute: bool,
+        reason: str,
+        timeout_s: float,
+        managed: bool = False,
     ) -> None:
         if sum(map(bool, (groups, matching, everywhere))) != 1:
             raise SettingsError("name groups, or give --matching, or --all")
         with open_groups() as directory:
-            names: Sequence[str] = groups
+            names, kind = list(dict.fromkeys(groups)), GroupKind.MANAGED if managed else to
             if not groups:
                 fits = group_pattern(matching or ".*", "--matching").fits
-                names = [one for one in directory.of(source).names()[0] if fits(one)]
+                names = [one for source in sources for one in directory.of(source).names()[0] if fits(one)]
 
             def act(group: str) -> None:
                 if not execute:
-                    click.echo("; ".join(directory.find(group).dry_verb(group).effects))
+                    click.echo("; ".join(directory.find(group).dry_convert(group, kind).effects))
                     return
-                answer = directory.convert(group, to, acting(reason, timeout_s))
-                click.echo(f"{answer.result}: {answer.message}")
+                answer = directory.convert(group, kind, acting(reason, timeout_s))
+                at = f"{names.index(group) + 1} of {len(names)}: " if len(names) > 1 else ""
+                click.echo(f"{at}{answer.result}: {answer.message}")
 
             _each(names, act)
         if not execute:
-            note(f"nothing was changed; --execute makes {counted(len(names), 'group')} {to}")
+            note(f"nothing was changed; --execute makes {counted(len(names), 'group')} {kind}")
 
     return move
 
 
-take_over = _moving(
-    "take-over",
-    GroupKind.NATIVE,
-    GroupKind.CLIENT_ASSIGNED,
-    """Take native groups over from the brokers, while they run.
+take_over = click.option("--managed", is_flag=True, help="Make them managed.")(
+    _moving(
+        "take-over",
+        [GroupKind.NATIVE],
+        GroupKind.CLIENT_ASSIGNED,
+        """Take native groups over from the brokers, while they run.
 
     The members keep their partitions and go on; the group is frozen for less than 5 seconds. All of them must use the
     instances, with the classic protocol. If anything stands in the way, nothing is changed. Afterwards, nobody can join
@@ -583,14 +588,15 @@ take_over = _moving(
     kafka-coord groups take-over delays
     kafka-coord groups take-over --matching 'orders-.*' --execute --reason "as planned"
     """,
+    )
 )
 give_back = _moving(
     "give-back",
-    GroupKind.CLIENT_ASSIGNED,
+    COORDINATED,
     GroupKind.NATIVE,
-    """Give client-assigned groups back to the brokers, while they run.
+    """Give groups back to the brokers, while they run.
 
-    The members rejoin once, and the brokers hand out no partition before all of them are back. Make a managed group
+    The members rejoin, and the brokers hand out no partition before all of them are back. A managed group becomes
     client-assigned first (see `convert`).
 
     \b

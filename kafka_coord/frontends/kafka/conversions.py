@@ -5,29 +5,39 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState
+from kafka_coord.classic_groups.events import TopicsReplaced
+from kafka_coord.classic_groups.machine import Group as Machine
+from kafka_coord.classic_groups.metadata import CONSUMER, ClassicState, GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.group import GroupError
 from kafka_coord.frontends.kafka.groups import Groups
-from kafka_coord.frontends.kafka.managed.classic import PROTOCOL
-from kafka_coord.frontends.kafka.managed.group import ManagedGroups
-from kafka_coord.frontends.kafka.moving import MoveRefused, Moves
+from kafka_coord.frontends.kafka.managed.administration import Admitted, RegisteredMembers
+from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL, Place
+from kafka_coord.frontends.kafka.managed.group import CannotBeMember, ManagedGroups
+from kafka_coord.frontends.kafka.moving import FREEZE_S, MoveRefused, Moves
 from kafka_coord.frontends.kafka.native import KindFinder, Kinds
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.model import GroupKind, Request
+from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
+from kafka_coord.zk.kinds import GroupRecord
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _OFFSETS_AT_ONCE = 2_000
-_LOOKS, _LOOK_AGAIN_S = 50, 0.1
+_CHECK_S, _CLEAR_AGAIN_S = 0.01, 5.0
+_RESTS, _REST_CHECK_S = 600, 0.1
+_DONE = "done"
 
 
 class Converted(NamedTuple):
@@ -35,6 +45,13 @@ class Converted(NamedTuple):
 
     result: str
     message: str
+
+
+_Way = Callable[[Request], Awaitable[Converted | None]]
+
+
+class _Unfinished(StoreError):
+    """The group was not converted. It is as before."""
 
 
 class Conversions:
@@ -53,15 +70,13 @@ class Conversions:
         self._groups, self._client_assigned, self._managed = groups, client_assigned, managed
         self._kinds, self._finder = kinds, finder
         self._manager, self._matches_managed = client_assigned.manager, matches_managed
-        self._converters = {
+        self._ways: Mapping[tuple[GroupKind, GroupKind], _Way] = {
             (GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED): self._give_back,
             (GroupKind.CLIENT_ASSIGNED, GroupKind.MANAGED): self._make_managed,
+            (GroupKind.NATIVE, GroupKind.CLIENT_ASSIGNED): partial(_moved, moves.take_over),
+            (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE): partial(_moved, moves.give_back),
         }
-        self._moves_of = {
-            (GroupKind.NATIVE, GroupKind.CLIENT_ASSIGNED): moves.take_over,
-            (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE): moves.give_back,
-        }
-        """How a group of one kind becomes one of another, without members, and while it runs."""
+        """How a group of one kind becomes one of another. The others become client-assigned first."""
 
     async def take_over_by_name(self) -> None:
         """Takes over the empty groups whose names match ``managed_groups``, so that consumers that use ZooKeeper find
@@ -106,93 +121,219 @@ class Conversions:
         if is_now is None:
             return _refused(f"there is no group {name}")
         kind = asked.to or GroupKind.MANAGED
-        move = self._moves_of.get((is_now, kind))  # it waits for what is being written
-        if self._groups.is_changing(name, or_writing=move is None):
+        if self._groups.is_changing(name, or_writing=False):
             return _refused(f"group {name} is being changed; try again")
         if is_now is kind:
             return _done(f"group {name} is already {kind}")
-        if move is not None:
-            try:
-                return _done(f"group {name} is {kind} now, with {await move(name)}")
-            except MoveRefused as reason:
-                return _refused(f"group {name} was not moved: {reason}")
-        machine = self._manager.group(name)
-        if machine is not None and machine.metadata.has_members:
-            return _refused(_in_the_way(name, machine.metadata.members))
-        convert = self._converters.get((is_now, kind))
-        if convert is None:
-            return _refused(f"group {name} is {is_now}; make it {GroupKind.CLIENT_ASSIGNED} first")
-        return await convert(asked)
+        way = self._ways.get((is_now, kind))
+        if way is not None:
+            return await way(asked)
+        first = await self._ways[is_now, GroupKind.CLIENT_ASSIGNED](asked)
+        if first is None or first.result != _DONE:
+            return first
+        for _ in range(_RESTS):
+            machine = self._manager.group(name)
+            if machine is None or machine.metadata.state in {ClassicState.EMPTY, ClassicState.STABLE}:
+                break
+            await asyncio.sleep(_REST_CHECK_S)
+        second = await self._ways[GroupKind.CLIENT_ASSIGNED, kind](asked)
+        return second and second._replace(message=f"{first.message}; {second.message}")
 
     async def _make_managed(self, asked: Request) -> Converted | None:
         name, count = asked.group, len(self._manager.offsets(asked.group))
-        error = await self._groups.take_over(name, _asked_by(asked))
+        machine, members = self._manager.group(name), 0
+        if machine is None or not machine.metadata.has_members:
+            error = await self._groups.take_over(name, _asked_by(asked))
+        else:
+            try:
+                members = await self._members_made_managed(asked, machine)
+            except CannotBeMember as reason:
+                return _refused(f"group {name} was not converted: {reason}; stop it first")
+            except (StoreError, MalformedValue) as failure:
+                return _unfinished(name, str(failure))
+            error = Error.NONE
         if error is Error.NONE:
-            return _done(f"group {name} is managed now, with {counted(count, 'offset')}")
+            return _done(f"group {name} is managed now, with {counted(count, 'offset')}{_and_members(members)}")
         return None if error is Error.NOT_COORDINATOR else _unfinished(name, error.name)
 
-    async def _give_back(self, asked: Request) -> Converted | None:
-        """Converts a managed group to a client-assigned group. Evicts its members, which then rejoin. Refuses to
-        convert the group if any member is not a classic client.
+    async def _members_made_managed(self, asked: Request, machine: Machine) -> int:
+        """Converts a client-assigned group with its members, and returns their number. They keep their ids, their
+        generation and their partitions: they are registered with ledgers that say so, but nobody acts on those until
+        the group is recorded as managed. Until then, any failure leaves the group as it was."""
+        name, group = asked.group, machine.metadata
+        record, term = self._kinds.record_of(name), self._manager.terms.get(partition_of(name))
+        if record is None or term is None:
+            raise _Unfinished("this instance no longer coordinates it")
+        with self._groups.change(name):
+            sessions = [one.session_timeout_s for one in group.members.values()]
+            try:
+                members = await _within(sessions, self._admitted(asked, machine, term.znode_version))
+                becomes = structs.replace(record, kind=GroupKind.MANAGED)
+                await self._kinds.record_surely(name, GroupKind.MANAGED, record, becomes)
+            except (Exception, asyncio.CancelledError):
+                self._client_assigned.run(self._withdrawn(name, term.znode_version))
+                raise
+            await self._managed.resume(name, members, group.generation_id)
+            is_rejoining = any(one.waits for one in group.members.values())
+            end = machine.end(Error.NOT_COORDINATOR if is_rejoining else Error.NONE)
+            self._client_assigned.carry_out(name, machine, end)
+            await self._manager.delete_group(name)  # if that fails, it is repeated when somebody joins
+        log.info("converted a client-assigned group with its members group=%s members=%d", name, len(members))
+        return len(members)
 
-        The offsets are written to the log before the group is removed from ZooKeeper. The elected coordinator removes
-        the group only if it has no members and no offset has changed since the request or, if members were evicted,
-        since the eviction. The group stays managed until it is removed. If the conversion fails halfway, the next
-        attempt completes it.
+    async def _admitted(self, asked: Request, machine: Machine, term: int) -> list[Admitted]:
+        """Makes the group and its members ready in ZooKeeper, once its last commits are written."""
+        name, group, administration = asked.group, machine.metadata, self._managed.administration
+        while self._manager.is_writing(name):
+            await asyncio.sleep(_CHECK_S)
+        if group.state is not ClassicState.STABLE:
+            raise _Unfinished("it is rebalancing")
+        members = self._managed.admitted(name, group)
+        error = await self._groups.adopt(name, _asked_by(asked))
+        if error is not Error.NONE:
+            raise _Unfinished(error.name)
+        await administration.admit(name, members, group.generation_id, group.topic_ids, term)
+        return members
+
+    async def _withdrawn(self, name: str, term: int) -> None:
+        try:
+            await self._managed.administration.withdraw(name, term)
+        except StoreError as error:
+            log.info("cannot remove what a conversion has left of group=%s: %s", name, error)
+
+    async def _give_back(self, asked: Request) -> Converted | None:
+        """Converts a managed group to a client-assigned group, with its members, unless any is not a classic client.
+
+        The offsets and the members are written to the log first. One multi then records the kind and removes the
+        members and the target, so no coordinator can act for the group any more; if anybody has registered, or the
+        target has changed, it fails, and the group is as before. What is left in ZooKeeper is removed last.
         """
         name, administration = asked.group, self._managed.administration
         if self._matches_managed(name):
             return _refused(f"the name {name} matches managed_groups, so its next member would convert it back")
-        with self._groups.change(name):
-            error = await self._manager.prove(name)
-            if error is not Error.NONE:
-                return _unfinished(name, error.name)
-            try:
+        try:
+            with self._groups.change(name):
+                error = await self._manager.prove(name)
+                if error is not Error.NONE:
+                    return _unfinished(name, error.name)
                 group = await administration.registered(name)
                 others = [one for one, protocol in group.protocols.items() if protocol != PROTOCOL]
                 if others:
                     return _refused(_in_the_way(name, others))
                 if not group.is_decided:
                     return _unfinished(name, "no coordinator is elected")
-                why_not = await administration.evict(name, group.protocols, asked) if group.protocols else ""
-                if why_not or not await self._is_left(name):
-                    return _unfinished(name, why_not or "its members did not leave")
-                group = await administration.registered(name)
-                error, offsets = await self._managed.stored(name)
-                exist = await administration.topics_that_exist(name, {topic for topic, _ in offsets})
-                if error is not Error.NONE or self._manager.availability(name) is not Error.NONE:
-                    return _unfinished(name, error.name)
-                offsets = {where: one for where, one in offsets.items() if where[0] in exist}
-                error = await self._copy(name, offsets)
-                if error is not Error.NONE:
-                    return _unfinished(name, error.name)
-                # do not delete the copies if the removal fails: if it was refused, they do no harm; if it was partial,
-                # they are the only copies
-                why_not = await administration.remove(name, asked, max(asked.unchanged_since, group.zxid))
-                if not why_not:
-                    await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED)
-            except (StoreError, MalformedValue) as failure:
-                return _unfinished(name, str(failure))
-            if why_not:
-                return _unfinished(name, why_not)
-            log.info(
-                "converted a managed group to client-assigned group=%s offsets=%d reason=%s",
-                *(name, len(offsets), _asked_by(asked)),
-                extra={"event": "group_converted", "to": GroupKind.CLIENT_ASSIGNED},
-            )
-            return _done(f"group {name} is client-assigned now, with {counted(len(offsets), 'offset')}")
+                places, count = await self._left_to_clients(name, group)
+        except (StoreError, MalformedValue) as failure:
+            return _unfinished(name, str(failure))
+        if not await self._is_cleared(name, asked):
+            self._client_assigned.run(self._cleared(name, asked))
+        log.info(
+            "converted a managed group to client-assigned group=%s offsets=%d members=%d reason=%s",
+            *(name, count, places, _asked_by(asked)),
+            extra={"event": "group_converted", "to": GroupKind.CLIENT_ASSIGNED},
+        )
+        return _done(f"group {name} is client-assigned now, with {counted(count, 'offset')}{_and_members(places)}")
 
-    async def _is_left(self, name: str) -> bool:
-        """Waits until no stock client is a member or is joining. Returns false if that takes too long."""
-        for _ in range(_LOOKS):
-            if await self._managed.members(name) == []:
-                return True
-            await asyncio.sleep(_LOOK_AGAIN_S)
-        return False
+    async def _cleared(self, name: str, asked: Request) -> None:
+        record = self._kinds.record_of(name)
+        while self._kinds.record_of(name) == record and partition_of(name) in self._manager.terms:
+            await asyncio.sleep(_CLEAR_AGAIN_S)
+            if await self._is_cleared(name, asked):
+                break
+
+    async def _is_cleared(self, name: str, asked: Request) -> bool:
+        """Removes what is left of a managed group in ZooKeeper. Returns whether that worked."""
+        try:
+            why_not = await self._managed.administration.remove(name, asked.reason, asked.by)
+        except StoreError as error:
+            why_not = str(error)
+        if why_not:
+            log.info("cannot remove what is left of a managed group=%s yet: %s", name, why_not)
+        return not why_not
+
+    async def _places(self, name: str, group: RegisteredMembers) -> list[Place]:
+        """Returns what each member holds, while all its requests wait and nothing of it is being written."""
+        places = None
+        while places is None or {one.consumer for one in places} != group.protocols.keys():
+            await asyncio.sleep(_CHECK_S)
+            places = await self._managed.terms.places(name)
+        return places
+
+    async def _left_to_clients(self, name: str, group: RegisteredMembers) -> tuple[int, int]:
+        """Makes a group client-assigned, and returns the numbers of its members and offsets."""
+        manager, record = self._manager, self._kinds.record_of(name)
+        sessions = [one.session_timeout_ms / 1000 for one in group.members.values()]
+        if record is None:
+            raise _Unfinished("it has no record")
+        try:
+            places, offsets, machine = await _within(sessions, self._stored_in_log(name, group))
+            becomes = structs.replace(record, kind=GroupKind.CLIENT_ASSIGNED)
+            leaving = group.leaving(name)
+            await self._kinds.record_surely(name, GroupKind.CLIENT_ASSIGNED, record, becomes, leaving)
+        except (Exception, asyncio.CancelledError):
+            self._client_assigned.run(self._forgotten(name, record))
+            raise
+        self._managed.groups.discard(name)
+        if machine is not None:
+            manager.states[partition_of(name)].groups[name] = machine
+            is_settled = all(one.is_settled for one in places) and len({one.generation for one in places}) == 1
+            news = [] if is_settled else machine.handle(TopicsReplaced(), manager.now(name))
+            self._client_assigned.carry_out(name, machine, news)
+            self._client_assigned.set_timer(name, machine)
+        return len(places), offsets
+
+    async def _stored_in_log(self, name: str, group: RegisteredMembers) -> tuple[Sequence[Place], int, Machine | None]:
+        """Writes the group to the log, and returns its members, the number of its offsets, and what is to run it."""
+        places, manager = await self._places(name, group), self._manager
+        error, offsets = await self._managed.stored(name)
+        exist = await self._managed.administration.topics_that_exist(name, {topic for topic, _ in offsets})
+        if error is Error.NONE and manager.has(name):  # what an earlier conversion has left there
+            error = await manager.delete_group(name)
+        offsets = {where: one for where, one in offsets.items() if where[0] in exist}
+        error = error or await self._copy(name, offsets)
+        if error is not Error.NONE:
+            raise _Unfinished(error.name)
+        return places, len(offsets), await self._members_copied(name, group, places) if places else None
+
+    async def _members_copied(self, name: str, group: RegisteredMembers, places: Sequence[Place]) -> Machine:
+        """Writes the members to the log. If their generations differ, their clients join again: an eager one may commit
+        until then, but a cooperative one has to give its partitions up, because others would not know that it owns
+        them."""
+        manager, now_ms = self._manager, self._manager.now_ms()
+        generation = max(one.generation for one in places)
+        made = GroupMetadata(name, ClassicState.STABLE, now_ms, generation)
+        for one in places:
+            known = group.members[one.consumer]
+            told = encoded_subscription(*sorted(known.subscription.topics))
+            session_s, rebalance_s = known.session_timeout_ms / 1000, known.rebalance_timeout_ms / 1000
+            member = MemberMetadata(
+                *(one.member_id, one.instance_id, known.client or "", f"/{known.host}", session_s, rebalance_s),
+                one.offers or tuple(Protocol(assignor, told) for assignor in ASSIGNORS),
+                encoded_assignment(sorted(one.assignment)),
+                expires_at=manager.now(name) + session_s,
+                is_new=False,
+                former_generation=one.generation if one.gives_up else None,
+            )
+            made.add(member, CONSUMER)
+        if not made.candidates():
+            raise _Unfinished("its members have no assignor in common")
+        made.protocol_name = made.select_protocol()
+        topics = sorted({tp.topic for one in places for tp in one.assignment})
+        await manager.topics.learn(topics, follow=True)
+        made.topic_ids = {topic: manager.topics.identity(topic) for topic in topics}
+        assignments = {one.member_id: one.assignment for one in made.members.values()}
+        error = await manager.store_group(made, assignments, made.topic_ids)
+        if error is not Error.NONE:
+            raise _Unfinished(error.name)
+        return Machine(made, manager.limits)
+
+    async def _forgotten(self, name: str, record: GroupRecord) -> None:
+        """Removes from the log what a conversion has left there."""
+        if self._kinds.record_of(name) == record:
+            await self._manager.delete_group(name)
 
     async def _copy(self, name: str, offsets: Offsets) -> Error:
-        """Writes the offsets to the log and returns the error. Leaves the group's other offsets in the log: if an
-        earlier attempt removed part of the group from ZooKeeper, the log has the only copies of those."""
+        """Writes the offsets to the log and returns the error."""
         manager, now_ms = self._manager, self._manager.now_ms()
         await manager.topics.learn({topic for topic, _ in offsets})
         if manager.add_group(name) is None:
@@ -207,8 +348,26 @@ class Conversions:
         return error
 
 
+async def _moved(move: Callable[[str], Awaitable[str]], asked: Request) -> Converted:
+    name = asked.group
+    try:
+        return _done(f"group {name} is {asked.to} now, with {await move(name)}")
+    except MoveRefused as reason:
+        return _refused(f"group {name} was not moved: {reason}")
+
+
+async def _within(sessions_s: Iterable[float], work: Coroutine[Any, Any, T]) -> T:
+    """Does what a group waits for, unless that takes too long for its members."""
+    frozen_s = min(FREEZE_S, *(one / 3 for one in sessions_s), FREEZE_S)
+    try:
+        async with asyncio.timeout(frozen_s):
+            return await work
+    except TimeoutError as error:
+        raise _Unfinished(f"it took longer than {frozen_s:.1f} s; its members may not have been heard yet") from error
+
+
 def _done(message: str) -> Converted:
-    return Converted("done", message)
+    return Converted(_DONE, message)
 
 
 def _refused(message: str) -> Converted:
@@ -217,6 +376,10 @@ def _refused(message: str) -> Converted:
 
 def _unfinished(name: str, why: str) -> Converted:
     return _refused(f"group {name} was not converted: {why}. No offsets were lost; run the command again")
+
+
+def _and_members(count: int) -> str:
+    return f" and {counted(count, 'member')}" if count else ""
 
 
 def _in_the_way(name: str, members: Iterable[str]) -> str:

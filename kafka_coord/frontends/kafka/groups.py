@@ -129,12 +129,13 @@ class Groups:
         while self._is_loading(named) and loop.time() < late:
             await self._manager.wait_until_loaded(named, min(_STOP_CHECK_S, late - loop.time()))
         while loop.time() < late and not self._instances.is_stopping:
-            if all(self._managed.knows(one) or self._manager.availability(one) for one in named):
+            if all(self._manager.availability(one) or self._is_loaded(one) for one in named):
                 return
             await asyncio.sleep(_KNOWN_CHECK_S)
 
     def _is_loaded(self, name: str) -> bool:
-        return self._manager.availability(name) is Error.NONE and self._managed.knows(name)
+        is_at_rest = name not in self._changing and self._managed.knows(name)
+        return is_at_rest and self._manager.availability(name) is Error.NONE
 
     def _is_loading(self, names: list[str]) -> bool:
         if self._instances.is_stopping:
@@ -168,34 +169,42 @@ class Groups:
         those in the log stay there until they expire."""
         if not self._manager.has(name):
             return await self._record_managed(name)
-        if not is_legal(name):
-            return Error.INVALID_GROUP_ID
         if self.is_changing(name):
             return Error.COORDINATOR_LOAD_IN_PROGRESS
         with self.change(name):
-            await self._manager.topics.learn({topic for topic, _ in self._manager.offsets(name)})
-            error = await self._manager.prove(name) or await self._manager.store_emptiness(name)
-            term = self._manager.terms.get(partition_of(name))
-            if error is not Error.NONE or term is None:
-                return error or Error.NOT_COORDINATOR
-            stored = current_offsets(self._manager.offsets(name), self._manager.topics)
-            offsets = {
-                TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0]) and one.offset >= 0
-            }
-            if await self._manager.topics.unseen(offsets):
-                return Error.COORDINATOR_LOAD_IN_PROGRESS  # the coordinator would refuse the offsets
-            reason = f"taken over with the offsets of the client-assigned group: {why}"
-            keeps = self._kinds.are(GroupKind.MANAGED, name)
-            error = await self._managed.administration.adopt(name, offsets, reason, term.znode_version, keeps=keeps)
+            error = await self.adopt(name, why)
             is_refused = error is Error.UNKNOWN_MEMBER_ID
             if error is Error.NONE or is_refused:
                 error = await self._record_managed(name)
-            log.info(
-                "tried to convert a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
-                *(name, len(offsets), error.name, why),
-                extra={"event": "group_converted", "to": GroupKind.MANAGED},
-            )
             return error if error or is_refused else await self._manager.delete_group(name)
+
+    async def adopt(self, name: str, why: str) -> Error:
+        """Writes the offsets of a client-assigned group to ZooKeeper. Removes what an earlier conversion has left there
+        if the group is not recorded as managed."""
+        if not is_legal(name):
+            return Error.INVALID_GROUP_ID
+        await self._manager.topics.learn({topic for topic, _ in self._manager.offsets(name)})
+        error = await self._manager.prove(name) or await self._manager.store_emptiness(name)
+        term = self._manager.terms.get(partition_of(name))
+        if error is not Error.NONE or term is None:
+            return error or Error.NOT_COORDINATOR
+        stored = current_offsets(self._manager.offsets(name), self._manager.topics)
+        offsets = {
+            TopicPartition(*where): one for where, one in stored.items() if is_legal(where[0]) and one.offset >= 0
+        }
+        if await self._manager.topics.unseen(offsets):
+            return Error.COORDINATOR_LOAD_IN_PROGRESS  # the coordinator would refuse the offsets
+        reason = f"taken over with the offsets of the client-assigned group: {why}"
+        keeps, administration = self._kinds.are(GroupKind.MANAGED, name), self._managed.administration
+        error = Error.NONE if keeps else await administration.clear(name, why, term.znode_version)
+        if error is Error.NONE:
+            error = await administration.adopt(name, offsets, reason, term.znode_version, keeps=keeps)
+        log.info(
+            "tried to convert a client-assigned group to managed group=%s offsets=%d result=%s reason=%s",
+            *(name, len(offsets), error.name, why),
+            extra={"event": "group_converted", "to": GroupKind.MANAGED},
+        )
+        return error
 
     async def _record_managed(self, name: str) -> Error:
         if self._kinds.are(GroupKind.MANAGED, name):

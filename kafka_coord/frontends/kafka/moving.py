@@ -592,22 +592,12 @@ class Moves:
         return f"{counted(len(stored), 'offset')}; {counted(count, 'member')} will rejoin"
 
     async def _record_return(self, name: str) -> None:
-        """Records that the group is native again. If the outcome is unknown, finds out: a group that may be native by
-        now must take no commit here."""
-        partition = partition_of(name)
-        try:
-            await self._kinds.record(name, GroupKind.NATIVE, _TAKEN_OVER)
-        except (Exception, asyncio.CancelledError):
-            self._keep(name, self._kept(name, None))  # closes the namesake again
-            while partition in self._manager.terms:
-                try:
-                    await asyncio.shield(self._kinds.find_out(partition))
-                    break
-                except (StoreError, MalformedValue) as error:
-                    log.info("cannot find out the kinds of groups partition=%d: %s; trying again", partition, error)
-                    await asyncio.sleep(_SETTLE_CHECK_S)
-            if self._kinds.record_of(name) != _RETURNING:
-                raise
+        """A group that may be native by now must take no commit here, and its namesake is closed again."""
+
+        def doubts() -> None:
+            self._keep(name, self._kept(name, None))
+
+        await self._kinds.record_surely(name, GroupKind.NATIVE, _TAKEN_OVER, _RETURNING, doubts=doubts)
 
     async def _fill(self, name: str, kind: str, stored: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Makes the namesake's offsets those that are stored here."""

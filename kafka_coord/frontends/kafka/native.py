@@ -56,7 +56,7 @@ from kafka_coord.zk.kinds import (
     record_kind,
     record_new,
 )
-from kafka_coord.zk.store import Check, Store
+from kafka_coord.zk.store import Check, Op, Store
 from kafka_coord.zk.store import Node as Znode
 from kafka_coord.zk.watches import Watches
 
@@ -273,9 +273,12 @@ class Kinds:
             fence = self._fence(partition)
             self._told(partition, await self._written(partition, record_new, self._store, partition, wanted, fence))
 
-    async def record(self, group: str, kind: GroupKind, expected: GroupRecord | None = None, **changes: Any) -> int:
-        """Records another kind, or another field, and returns the version of the records. Like :meth:`record_first`,
-        and raises :class:`RecordChanged` unless the record is the ``expected`` one, if that is given."""
+    async def record(
+        self, group: str, kind: GroupKind, expected: GroupRecord | None = None, ops: Sequence[Op] = (), **changes: Any
+    ) -> int:
+        """Records another kind, or another field, together with ``ops``, and returns the version of the records. Like
+        :meth:`record_first`, and raises :class:`RecordChanged` unless the record is the ``expected`` one, if that is
+        given."""
         partition = partition_of(group)
         if self._store is None:
             if expected is not None and self.record_of(group) != expected:
@@ -283,11 +286,38 @@ class Kinds:
             self._keep(partition, {**self._of_partition(partition).groups, group: GroupRecord(kind, **changes)})
         elif changes or self.of(group) is not kind:
             fence = self._fence(partition)
-            change = partial(record_kind, self._store, group, fence, expected, kind=kind, **changes)
+            change = partial(record_kind, self._store, group, fence, expected, ops, kind=kind, **changes)
             found = await self._written(partition, change)
             self._told(partition, found)
             return found.version
         return self._of_partition(partition).version
+
+    async def record_surely(
+        self,
+        group: str,
+        kind: GroupKind,
+        expected: GroupRecord,
+        becomes: GroupRecord,
+        ops: Sequence[Op] = (),
+        doubts: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Like :meth:`record`. If that fails, calls ``doubts``, and finds out what is recorded, as long as the term
+        lasts: who has left a group to others must not act for it any more. Raises only if the record is not what it
+        ``becomes``."""
+        partition = partition_of(group)
+        try:
+            await self.record(group, kind, expected, ops)
+        except (Exception, asyncio.CancelledError):
+            doubts()
+            while partition in self._terms:
+                try:
+                    await asyncio.shield(self.find_out(partition))
+                    break
+                except (StoreError, MalformedValue) as error:
+                    log.info("cannot find out the kinds of groups partition=%d: %s; trying again", partition, error)
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+            if self.record_of(group) != becomes:
+                raise
 
     async def find_out(self, partition: int) -> None:
         """Finds out what is recorded, after a write whose outcome is unknown. Like :meth:`record_first`."""

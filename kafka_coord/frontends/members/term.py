@@ -175,6 +175,11 @@ class Term:
                 left_s = self._session_left_s(registration, options)
                 self._handle(stimuli.MemberFound(self._track(registration), options, left_s))
 
+    def look(self, group: str) -> None:
+        """Makes the next step find members of the group that were registered by somebody else."""
+        self._unread_groups.setdefault(group, "they were registered by somebody else")
+        self._find_due = 0.0
+
     def close(self) -> None:
         self._watches.close()
 

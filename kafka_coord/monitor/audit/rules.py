@@ -51,9 +51,9 @@ def command_faults(context: StepContext, group: AuditedGroup, consumer: str, wri
 
 def ledger_faults(context: StepContext, group: AuditedGroup, consumer: str, before: Ledger | None) -> Iterator[Fault]:
     """Yields a violation if the ledger changed without the matching command in the same step, or if its generation went
-    back."""
+    back. The first ledgers in a group that becomes managed say what its members hold."""
     after = group.ledgers.get(consumer)
-    if after is None or consumer in group.unreadable_ledgers:
+    if after is None or consumer in group.unreadable_ledgers or (context.in_term and before is None):
         return
     same = before is not None and before.incarnation == after.incarnation
     owned, stopping = (before.owned, before.stopping) if before is not None and same else (NO_PARTITIONS, NO_PARTITIONS)

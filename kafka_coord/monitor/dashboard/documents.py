@@ -231,6 +231,14 @@ class ManyBody(ActionBody, frozen=True):
     groups: Annotated[list[Text], Meta(max_length=1_000)] = []
 
 
+class ConvertBody(ActionBody, frozen=True):
+    to: Literal["managed", "client-assigned", "native"] | UnsetType = UNSET
+
+
+class ConvertManyBody(ConvertBody, frozen=True):
+    groups: Annotated[list[Text], Meta(max_length=1_000)] = []
+
+
 class TopicsBody(ActionBody, frozen=True):
     topics: list[Text] = []
 

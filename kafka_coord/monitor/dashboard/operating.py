@@ -57,6 +57,8 @@ from kafka_coord.model import GroupKind
 from kafka_coord.model.sequences import some
 from kafka_coord.monitor.dashboard.documents import (
     ActionBody,
+    ConvertBody,
+    ConvertManyBody,
     DoneDocument,
     ErrorDocument,
     EvictBody,
@@ -217,7 +219,7 @@ class Operating:
             return self._log_out(environ)
         action, named = _named(path)
         operator, body = self._operator(environ), _body(raw, action.body)
-        groups = list(dict.fromkeys(body.groups)) if isinstance(body, ManyBody) else [str(named)]
+        groups = list(dict.fromkeys(body.groups)) if isinstance(body, (ManyBody, ConvertManyBody)) else [str(named)]
         if denied := [group for group in groups if not operator.may(group)]:
             raise Denied(HTTPStatus.FORBIDDEN, f"operator {operator.name} is not allowed to act on group {denied[0]!r}")
         environ["kafka_coord.lasts"]()
@@ -321,19 +323,56 @@ def _verb(verb: Verb, asked: _Asked[ActionBody]) -> _Planned:
     return _at_once(lambda groups, acting: [verb.act(groups, group, acting)], dry_run)
 
 
-def _verb_of_many(name: str, verb: Verb, asked: _Asked[ManyBody]) -> _Planned:
-    def act(found: Mapping[str, GroupVerbs], acting: Acting, _: Check) -> dict[str, Any]:
+def _of_each(
+    name: str,
+    named: Mapping[str, GroupVerbs],
+    act: Callable[[GroupVerbs, str, Acting], AnswerDocument],
+    effects: Sequence[str],
+) -> _Planned:
+    """Returns an action on several groups. If it is refused for one, the others go on."""
+
+    def acted(found: Mapping[str, GroupVerbs], acting: Acting, _: Check) -> dict[str, Any]:
         answers = []
         for group, groups in found.items():
             try:
-                answers.append(verb.act(groups, group, acting))
+                answers.append(act(groups, group, acting))
             except (RequestRefused, NotFound) as error:
                 answers.append(AnswerDocument.done(name, group, str(error), REFUSED))
         return {"answers": answers}
 
-    if not asked.found:
+    if not named:
         raise Denied(HTTPStatus.BAD_REQUEST, "name the groups")
-    return _Planned(act, {"effects": [*dry_pauses(asked.found, pauses=name == "pause").effects]})
+    return _Planned(acted, {"effects": [*effects]})
+
+
+def _verb_of_many(name: str, verb: Verb, asked: _Asked[ManyBody]) -> _Planned:
+    return _of_each(name, asked.found, verb.act, dry_pauses(asked.found, pauses=name == "pause").effects)
+
+
+def _kind(body: ConvertBody) -> GroupKind:
+    if body.to is UNSET:
+        raise Denied(HTTPStatus.BAD_REQUEST, "name the kind that the group is to be")
+    return GroupKind(body.to)
+
+
+def _convert(asked: _Asked[ConvertBody]) -> _Planned:
+    group, to = asked.group, _kind(asked.body)
+    dry_run = asked.groups.dry_convert(group, to) if asked.body.dry_run else DryRun(())
+    return _at_once(lambda groups, acting: [GroupDirectory(groups.instances).convert(group, to, acting)], dry_run)
+
+
+def _convert_many(asked: _Asked[ConvertManyBody]) -> _Planned:
+    to, effects = _kind(asked.body), list[str]()
+    for group, groups in asked.found.items() if asked.body.dry_run else ():
+        try:
+            effects += groups.dry_convert(group, to).effects
+        except (RequestRefused, NotFound) as error:
+            effects.append(f"group {group} is left out: {error}")
+
+    def act(groups: GroupVerbs, group: str, acting: Acting) -> AnswerDocument:
+        return GroupDirectory(groups.instances).convert(group, to, acting)
+
+    return _of_each("convert", asked.found, act, effects)
 
 
 def _evict(asked: _Asked[EvictBody]) -> _Planned:
@@ -431,6 +470,13 @@ _ALL = (
         for name, verb in VERBS.items()
     ),
     HttpAction("evict", _evict, EvictBody, "Delete consumers' registrations"),
+    HttpAction(
+        "convert",
+        _convert,
+        ConvertBody,
+        "Make the group one of another kind while it runs",
+        "From and to native, that takes the group over from the brokers, or gives it back.",
+    ),
     HttpAction("settings", _settings, SettingsBody, "Change settings of the group", "null restores the default."),
     HttpAction(
         "delete",
@@ -471,6 +517,14 @@ OF_MANY: Mapping[str, HttpAction] = {
         "The answers say of each group whether it was done.",
     )
     for name in ("pause", "resume")
+} | {
+    "convert": HttpAction(
+        "convert",
+        _convert_many,
+        ConvertManyBody,
+        "Make several groups groups of another kind, one after the other",
+        "The answers say of each group whether it was done.",
+    )
 }
 """The actions on the groups that the body names."""
 

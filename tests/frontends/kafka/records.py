@@ -109,13 +109,13 @@ class Worker:
 
 
 @contextmanager
-def working(servers: str, group: str, topic: str, count: int, *names: str) -> Iterator[list[Worker]]:
+def working(servers: str, group: str, topic: str, count: int, *names: str, **more: object) -> Iterator[list[Worker]]:
     ends = threading.Event()
     workers = []
     for number in range(count):
         static = {"group.instance.id": names[number]} if number < len(names) else {}
         slow = {"session.timeout.ms": 30_000}  # a group is frozen for a third of it at most
-        settings = {"client.id": f"worker-{number}", "heartbeat.interval.ms": 500, **slow, **static}
+        settings = {"client.id": f"worker-{number}", "heartbeat.interval.ms": 500, **slow, **static, **more}
         consumer = member(servers, group, topic, **settings)
         worker = Worker(consumer)
 
@@ -128,7 +128,7 @@ def working(servers: str, group: str, topic: str, count: int, *names: str) -> It
     for thread in threads:
         thread.start()
     try:
-        eventually(lambda: all(one.committed for one in workers) and _share(workers), within_s=60)
+        eventually(lambda: all(one.committed for one in workers) and have_all(workers), within_s=60)
         yield workers
     finally:
         ends.set()
@@ -138,7 +138,7 @@ def working(servers: str, group: str, topic: str, count: int, *names: str) -> It
             worker.consumer.close()
 
 
-def _share(workers: list[Worker]) -> bool:
+def have_all(workers: list[Worker]) -> bool:
     return sum(len(one.consumer.assignment()) for one in workers) == PARTITIONS
 
 

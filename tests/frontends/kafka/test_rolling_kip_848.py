@@ -40,8 +40,8 @@ def test_a_group_changes_to_kip_848_and_back_client_by_client(front: Front, feed
     with ExitStack() as before:
         reader(CLASSIC, before)
         assert kind() == "client-assigned"
-    to_managed = coord("groups", "convert", GROUP, "--to", "managed", "--execute")
-    assert to_managed.code == 0, to_managed.err
+        to_managed = coord("groups", "convert", GROUP, "--to", "managed", "--execute")
+        assert to_managed.code == 0, to_managed.err
 
     first, second = ExitStack(), ExitStack()
     for protocol in (CLASSIC, KIP_848, CLASSIC):

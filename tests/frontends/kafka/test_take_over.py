@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import GroupKind
+from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.zk.kinds import read_kinds
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front, end_term
+from tests.frontends.kafka.feeding import Feed, Reader
 from tests.frontends.kafka.records import (
+    Worker,
     consumed,
     filled,
     flowing,
+    have_all,
     kind,
     member,
     members,
@@ -23,6 +31,7 @@ from tests.frontends.kafka.records import (
     stored,
     working,
 )
+from tests.monitor.dashboard.served import operators_file, serving
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -40,9 +49,9 @@ def group() -> str:
     return f"moving-{next(_numbers)}"
 
 
-def done(coord: Run, verb: str, group: str) -> bool:
+def done(coord: Run, verb: str, group: str, *more: str) -> bool:
     """Whether the group was moved. A refused move may be tried again."""
-    ran = coord("groups", verb, group, "--execute")
+    ran = coord("groups", verb, group, "--execute", *more)
     logging.warning("%s", ran.err)
     return ran.code == 0
 
@@ -71,6 +80,33 @@ def test_a_group_is_taken_over_and_given_back_under_load(front: Front, topic: st
         known = [dict(one.committed) for one in workers]
         eventually(lambda: all(one.committed != then for one, then in zip(workers, known, strict=True)), within_s=60)
         never_lost(workers, front.brokers, group, topic)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_group_is_converted_and_converted_back_under_load(
+    front: Front, topic: str, group: str, coord: Run, assignor: str
+) -> None:
+    strategy = {"partition.assignment.strategy": assignor}
+    with flowing(front, topic), working(front.bootstrap, group, topic, 3, "static-1", **strategy) as workers:
+        eventually(lambda: kind(front, group) is GroupKind.CLIENT_ASSIGNED)
+        for to, most in ((GroupKind.MANAGED, 1), (GroupKind.CLIENT_ASSIGNED, 1), (GroupKind.MANAGED, 1)):
+            eventually(lambda: _is_stable(coord, group), within_s=60)
+            before, known = [one.rebalances for one in workers], [dict(one.committed) for one in workers]
+            eventually(lambda to=to: done(coord, "convert", group, "--to", str(to)), within_s=60)
+            assert kind(front, group) is to
+            eventually(lambda known=known: _go_on(workers, known), within_s=60)
+            eventually(lambda: _is_stable(coord, group) and have_all(workers), within_s=60)
+            more = [one.rebalances - then for one, then in zip(workers, before, strict=True)]
+            assert max(more) <= most, f"{to}: {more}"
+            never_lost(workers, front.bootstrap, group, topic)
+
+
+def _is_stable(coord: Run, group: str) -> bool:
+    return coord("groups", "describe", group, "-o", "json").json()["state"] == "Stable"  # type: ignore[no-any-return]
+
+
+def _go_on(workers: list[Worker], known: list[dict[TopicPartition, int]]) -> bool:
+    return all(one.committed != then for one, then in zip(workers, known, strict=True))
 
 
 def test_a_member_behind_the_brokers_own_listener_is_named_and_nothing_is_changed(
@@ -114,12 +150,92 @@ def test_nobody_can_join_the_namesake_of_a_group_that_was_taken_over(
     eventually(lambda: is_fenced(front, group))
 
 
+def test_operators_move_groups_over_http(front: Front, topic: str, group: str, coord: Run, tmp_path: Path) -> None:
+    other = f"{group}-other"
+    for one in (group, other):
+        consumed(front.brokers, one, topic, 10)
+        consumed(front.bootstrap, one, topic, 0)
+    with serving(front.cluster.zookeeper, operators_file(tmp_path, alice="a long token")) as served:
+
+        def act(path: str, **body: object) -> tuple[int, Any]:
+            headers = {"Authorization": "Bearer a long token", "Content-Type": "application/json"}
+            asked = json.dumps({"reason": "as planned", **body})
+            status, _, answer = served.ask(f"/api/v1/{path}", "POST", asked, headers)
+            return status, json.loads(answer)
+
+        shown = act(f"groups/{group}/convert", to="managed", dry_run=True)[1]
+        (effect,) = shown["effects"]
+        assert effect.startswith(f"group {group} is native; ")
+        assert effect.endswith(" and 0 members (none) go on in a managed group")
+        assert kind(front, group) is GroupKind.NATIVE
+        assert act(f"groups/{group}/convert")[0] == 400
+        eventually(lambda: act(f"groups/{group}/convert", confirm=shown["confirm"])[0] == 200)
+        assert kind(front, group) is GroupKind.MANAGED
+        assert "as planned" in coord("groups", "history", group, "--actions").out
+
+        groups = [group, other, f"{group}-none"]
+        shown = act("actions/convert", to="client-assigned", groups=groups, dry_run=True)[1]
+        assert [one.split(";")[0] for one in shown["effects"][:2]] == [
+            f"group {group} is managed",
+            f"group {other} is native",
+        ]
+        told = act("actions/convert", confirm=shown["confirm"], groups=groups)[1]["answers"]
+        assert [one["result"] for one in told] == ["done", "done", "refused"], told
+        assert {kind(front, one) for one in (group, other)} == {GroupKind.CLIENT_ASSIGNED}
+        assert "as planned" in coord("groups", "history", other, "--actions").out
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.long)])
+def test_a_cluster_is_rolled_out_and_left_again_as_the_page_says(
+    front: Front, service: object, group: str, coord: Run, count: int
+) -> None:
+    """The steps of docs/operations.md."""
+    del service
+    topic, names = f"rolled-out-{count}", [f"{group}-{number}" for number in range(count)]
+    TopicAdmin(front.brokers).create(topic, 1, replication=3)
+    found: dict[str, list[int]] = {name: [] for name in names}
+    places = {name: ExitStack() for name in names}
+
+    def point_at(servers: str) -> list[Reader]:
+        readers = []
+        for name, place in places.items():
+            place.close()
+            readers.append(place.enter_context(Reader(servers, name, topic, found[name]).reading()))
+        return readers
+
+    with ExitStack() as ends, Feed(front.brokers, topic, 1).running():
+        for place in places.values():
+            ends.callback(place.close)
+        point_at(front.brokers)
+        assert "NOT SHOWN" not in coord("groups", "list").err
+        readers = point_at(front.bootstrap)
+        assert {kind(front, name) for name in names} == {GroupKind.NATIVE}
+
+        ran = coord("groups", "take-over", "--matching", f"{group}-.*", "--execute")
+        assert ran.code == 0, ran.err
+        assert f"{count} of {count}: done: " in ran.out
+        assert {kind(front, name) for name in names} == {GroupKind.CLIENT_ASSIGNED}
+        for one in readers:
+            one.goes_on()
+        assert {one.assigned for one in readers} == {1}, "nobody has rejoined"
+
+        ran = coord("groups", "give-back", "--all", "--execute")
+        assert ran.code == 0, ran.err
+        assert {kind(front, name) for name in names} == {GroupKind.NATIVE}
+        for one in readers:
+            one.goes_on()
+        point_at(front.brokers)
+    for name, numbers in found.items():
+        assert set(numbers) == set(range(max(numbers) + 1)), f"{name} has skipped records"
+
+
 def test_the_dry_run_and_a_group_that_does_not_exist(front: Front, topic: str, group: str, coord: Run) -> None:
     consumed(front.brokers, group, topic, 50)
     consumed(front.bootstrap, group, topic, 0)
     ran = coord("groups", "take-over", group)
     assert ran.code == 0
-    assert f"group {group} is Empty" in ran.out
+    assert f"group {group} is native; " in ran.out
+    assert "and 0 members (none) go on in a client-assigned group" in ran.out
     assert "nothing was changed" in ran.err
     assert kind(front, group) is GroupKind.NATIVE
     assert coord("groups", "take-over", f"{group}-none", "--execute").code != 0

@@ -16,20 +16,27 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from kafka_coord.channel.offset_details import Owner, identity_reads, owners_of_offsets, write_details
-from kafka_coord.channel.operations import recording
+from kafka_coord.channel.operations import Registration, recording
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.image import Image, Wanted, read_images
 from kafka_coord.coordinator.start_offsets import remembered
 from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists, NoNode, StoreError
+from kafka_coord.frontends.kafka.managed.classic import PROTOCOL, ClassicJoin
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topics import TopicIds
 from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, state_of, topics_of
+from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
+from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
+from kafka_coord.frontends.members.term import find_members
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (
     Cause,
     CommittedOffset,
     Decision,
+    Ledger,
+    Member,
     PartitionSet,
     Request,
     RequestType,
@@ -42,7 +49,7 @@ from kafka_coord.model.histories import offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced
-from kafka_coord.zk.store import Check, Create, GetData, Node, SetData, Store
+from kafka_coord.zk.store import Check, Create, Delete, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -140,21 +147,43 @@ class Administration:
         refused, _ = await self.set_offsets(group, {tp: offsets[tp] for tp in missing}, "the conversion", why)
         return refused
 
+    async def admit(
+        self, group: str, members: Sequence[Admitted], generation: int, topic_ids: Mapping[str, str], term: int
+    ) -> None:
+        """Makes the members of a client-assigned group members of the managed group that it is to be, with what they
+        hold. Until the group is recorded as managed, nobody acts on that: see the coordinator's reading of records.
+        Raises :class:`StoreError`."""
+        fence = Check(layout.log_partition(partition_of(group)), term)
+        await asyncio.to_thread(write_members, self._store, group, members, generation, topic_ids, fence)
+
+    async def clear(self, group: str, why: str, term: int) -> Error:
+        """Removes what a conversion has left of a group that is not managed, unless consumers wait for it to be."""
+        if group not in self._terms.groups:
+            return Error.NONE
+        try:
+            await self.withdraw(group, term)
+            if (await self.registered(group)).protocols:
+                return Error.NONE
+            why_not = await self.remove(group, why, "the conversion")
+        except StoreError as error:
+            why_not = str(error)
+        if not why_not:
+            return Error.NONE
+        log.info("cannot remove what is left of group=%s: %s", group, why_not)
+        return Error.COORDINATOR_NOT_AVAILABLE
+
+    async def withdraw(self, group: str, term: int) -> None:
+        """Undoes :meth:`admit`. Raises :class:`StoreError`."""
+        fence = Check(layout.log_partition(partition_of(group)), term)
+        await asyncio.to_thread(remove_members, self._store, group, fence)
+
     async def look(self, group: str) -> None:
         """Has the coordinator look at the group, whose consumers may have waited for its conversion."""
         await self._submit(Request(RequestType.LOOK, group))
 
-    async def registered(self, group: str) -> RegisteredProtocols:
+    async def registered(self, group: str) -> RegisteredMembers:
         """Returns the group's members, whatever protocol they use. Raises :class:`StoreError`."""
         return await asyncio.to_thread(read_registered, self._store, group)
-
-    async def evict(self, group: str, consumers: Iterable[str], asked: Request) -> str:
-        """Evicts the given members on behalf of an operator. Returns the reason if this fails, else ``""``. Raises
-        :class:`StoreError`."""
-        requests = (Request(RequestType.EVICT, group, one, asked.reason, asked.by) for one in consumers)
-        answers = await asyncio.gather(*map(self._answer, requests))
-        refusals = [one.message for one in answers if one is not None and one.result != _DONE]
-        return refusals[0] if refusals else _SILENT if None in answers else ""
 
     async def topics_that_exist(self, group: str, topics: Iterable[str]) -> frozenset[str]:
         """See :func:`topics_that_exist`."""
@@ -167,11 +196,10 @@ class Administration:
             self._terms.groups.discard(group)
         return error
 
-    async def remove(self, group: str, asked: Request, since: int) -> str:
-        """Deletes the group on behalf of an operator, provided that it has no members and no offset has changed since
-        the zxid ``since``. Returns the reason if this fails, else ``""``. Raises :class:`StoreError`."""
-        request = Request(RequestType.DELETE_GROUP, group, reason=asked.reason, by=asked.by, unchanged_since=since)
-        answered = await self._answer(request)
+    async def remove(self, group: str, reason: str, by: str) -> str:
+        """Deletes what is left of a group that is not managed any more, provided that it has no members. Returns the
+        reason if this fails, else ``""``. Raises :class:`StoreError`."""
+        answered = await self._answer(Request(RequestType.DELETE_GROUP, group, reason=reason, by=by))
         if answered is None:
             return _SILENT
         if answered.result != _DONE:
@@ -329,27 +357,93 @@ def begin_adoption(
     return missing
 
 
-class RegisteredProtocols(NamedTuple):
-    """The members of a group. ``protocols`` maps each member to its protocol, or to ``None`` if the member is not a
-    stock client or cannot be read. ``zxid`` is when the set of members last changed. ``is_decided`` says whether a
-    coordinator is elected."""
+class Admitted(NamedTuple):
+    """A member of a client-assigned group that becomes a member of a managed one: how its client would register, what
+    it holds, and its process."""
 
+    request: ClassicJoin
+    held: PartitionSet
+    process: str
+
+
+def write_members(
+    store: Store, group: str, members: Sequence[Admitted], generation: int, topic_ids: Mapping[str, str], fence: Check
+) -> None:
+    """Registers the members, with ledgers of what they hold. Raises :class:`StoreError`."""
+    remove_members(store, group, fence)
+    outcomes: dict[str, Registration | Refusal] = {}
+
+    def note(one: Registering, outcome: Registration | Refusal) -> None:
+        outcomes[one.consumer] = outcome
+
+    asked = [one.request for one in members]
+    options = [RegistrationOptions(one.session_timeout_s) for one in asked]
+    wanted = [
+        RegistrationWanted(0, None, *one.key, how, one.registration) for one, how in zip(asked, options, strict=True)
+    ]
+    register_all(FencedStore(store, fence), [Registering(one, note) for one in wanted])
+    store.ensure_path(layout.owners(group))
+    units: list[tuple[Op, ...]] = []
+    for request, held, process in members:
+        consumer, outcome = request.key[1], outcomes[request.key[1]]
+        path = layout.ledger(group, consumer)
+        if isinstance(outcome, Refusal):
+            raise StoreError(outcome.message, path)
+        ledger = Ledger(
+            consumer,
+            outcome.incarnation,
+            held,
+            generation=generation,
+            topic_ids={topic: topic_ids[topic] for topic in held.topics if topic_ids.get(topic)},
+            session_timeout_ms=round(request.session_timeout_s * 1000),
+            process=process,
+        )
+        units.append((Create(path, ledger.to_bytes()),))
+    write_fenced(store, fence, units)
+
+
+def remove_members(store: Store, group: str, fence: Check) -> None:
+    """Removes the classic members of a group that is not managed: a conversion that failed has left them. Raises
+    :class:`StoreError`."""
+    left, unread = find_members(store, [group], [PROTOCOL])
+    if unread:
+        raise StoreError(next(iter(unread.values())), layout.ids(group))
+    for one in (registration for registration, _ in left):
+        paths = [one.path, layout.channel(group, one.consumer), layout.ledger(group, one.consumer)]
+        found = store.exists_many(paths)
+        there = [path for path, stat in zip(paths, found, strict=True) if stat is not None]
+        write_fenced(store, fence, [tuple(map(Delete, there))])
+
+
+class RegisteredMembers(NamedTuple):
+    """The members of a group. ``members`` are those that can be read. ``protocols`` maps each member to its protocol,
+    or to ``None`` if the member is not a stock client or cannot be read. ``target`` is the version of the group's
+    target. ``is_decided`` says whether a coordinator is elected."""
+
+    members: Mapping[str, Member]
     protocols: Mapping[str, str | None]
-    zxid: int
+    target: int | None
     is_decided: bool
 
+    def leaving(self, group: str) -> list[Op]:
+        """Returns what ends the group as a managed one, unless others have registered since."""
+        ops: list[Op] = [Delete(layout.registration(group, one)) for one in self.protocols]
+        target = [] if self.target is None else [Delete(layout.assignment(group), self.target)]
+        return [*ops, Delete(layout.ids(group)), *target]
 
-def read_registered(store: Store, group: str) -> RegisteredProtocols:
+
+def read_registered(store: Store, group: str) -> RegisteredMembers:
     """Reads the group's members from ZooKeeper. Raises :class:`StoreError`."""
 
-    image = read_images(store, [Wanted(group, zxids=True)]).get(group)
+    image = read_images(store, [Wanted(group)]).get(group)
     is_decided = store.exists(layout.COORDINATOR) is not None
     if image is None:
-        return RegisteredProtocols({}, 0, is_decided)
+        return RegisteredMembers({}, {}, None, is_decided)
     image.require_listings()
     members = {name: image.members.get(name) for name in sorted(image.registered)}
     protocols = {name: member.protocol if member is not None else None for name, member in members.items()}
-    return RegisteredProtocols(protocols, image.zxids.ids if image.zxids is not None else 0, is_decided)
+    target = image.assignment.znode_version if image.assignment is not None else None
+    return RegisteredMembers(image.members, protocols, target, is_decided)
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:

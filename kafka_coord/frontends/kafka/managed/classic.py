@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Answered, Joined, Synced
 from kafka_coord.classic_groups.heartbeat_hold import Beats
-from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.classic_groups.metadata import CONSUMER, Protocol
 from kafka_coord.frontends.kafka.managed.member import FIRST_EPOCH, KafkaMember, MemberCommit, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
 from kafka_coord.frontends.kafka.managed.topics import UNCHANGED, ManagedTopics
@@ -73,6 +73,8 @@ class ClassicJoin(_ClassicRequest):
     rebalance_timeout_s: float
     registration: bytes
     generation: int = -1
+    offers: tuple[Protocol, ...] = ()
+    instance_id: str | None = None
     joins: ClassVar[bool] = True
 
     @property
@@ -116,6 +118,20 @@ class ClassicJoin(_ClassicRequest):
             member.topics = self.topics.since(UNCHANGED)
             options = RegistrationOptions(self.session_timeout_s, False, self.member_id, PROTOCOL)
             members.register(member, self, options, self.registration)
+
+
+class Place(NamedTuple):
+    """What a group of another kind must know of a member. ``offers`` is empty if that is unknown. It ``is_settled`` if
+    its client knows all of its ``assignment``. One that ``gives_up`` has nothing left when it joins again."""
+
+    member_id: str
+    consumer: str
+    instance_id: str | None
+    generation: int
+    offers: tuple[Protocol, ...]
+    assignment: frozenset[TopicPartition]
+    is_settled: bool
+    gives_up: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +205,20 @@ class ClassicMember(KafkaMember):
 
     def knows(self, epoch: int) -> bool:
         return self.first_epoch <= epoch <= self.generation
+
+    def place(self) -> Place:
+        join = self.joined
+        is_at_rest = self.command is None and self.settling is None and not self.syncs and not self._joins_again_at
+        return Place(
+            self.member_id,
+            self.key[1],
+            (join.instance_id if join is not None else self.key[1]) if self.is_static else None,
+            self.generation,
+            join.offers if join is not None else (),
+            self.assignment,
+            is_at_rest and join is not None and self.sent == self.assignment,
+            join is not None and join.is_eager,
+        )
 
     @property
     def owns_nothing(self) -> bool:

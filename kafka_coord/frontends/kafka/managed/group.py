@@ -12,7 +12,9 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -20,7 +22,7 @@ from kafka_coord.channel.messages import Register
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import NO_MEMBER, Join, Joined, Synced
 from kafka_coord.classic_groups.machine import NO_LIMIT, GroupLimits
-from kafka_coord.classic_groups.metadata import CONSUMER
+from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata
 from kafka_coord.errors import InvalidPattern, StoreError
 from kafka_coord.frontends.kafka.client_assigned import ToolCommits
 from kafka_coord.frontends.kafka.group import (
@@ -40,7 +42,7 @@ from kafka_coord.frontends.kafka.group import (
     take_out_negative,
 )
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
-from kafka_coord.frontends.kafka.managed.administration import Administration
+from kafka_coord.frontends.kafka.managed.administration import Administration, Admitted
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, ConsumerHeartbeat, HeartbeatAnswer
 from kafka_coord.frontends.kafka.managed.member import MemberCommit
 from kafka_coord.frontends.kafka.managed.members import consumer_name
@@ -49,13 +51,13 @@ from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.kafka.managed.views import ASSIGNORS, GroupView, described_as_classic
 from kafka_coord.frontends.members.registering import Refusal, registration_value, too_large
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets
-from kafka_coord.model import CommittedOffset, Member, TopicPartition
+from kafka_coord.model import CommittedOffset, Member, PartitionSet, TopicPartition
 from kafka_coord.model.names import is_legal
-from kafka_coord.wire.consumer_protocol import subscription
+from kafka_coord.wire.consumer_protocol import assignment, subscription
 
 log = logging.getLogger(__name__)
 
-_SEEN_WITHIN_S, _SEEN_CHECK_S = 3.0, 0.1
+_SEEN_WITHIN_S, _SEEN_CHECK_S, _ADMITTED_CHECK_S = 3.0, 0.1, 0.01
 """How long a commit waits until the mirror has its topic, and how often it looks, in seconds."""
 
 
@@ -90,27 +92,83 @@ class ManagedGroups:
         error, fetched = await self.terms.fetch(name, None, None)
         return Error.UNKNOWN_SERVER_ERROR if fetched.damaged else error, fetched.offsets
 
-    def registered(self, name: str, member: Member, member_id: str, by: By) -> bytes:
+    def registered(self, name: str, member: Member, member_id: str, client: _Client) -> bytes:
         """Returns the value of the registration of a client that becomes a member, including what is known about the
-        client. Raises :class:`_CannotBeMember`."""
-        client = by.client
+        client. Raises :class:`CannotBeMember`."""
         member = structs.replace(
             member,
-            client=by.client_id or None,
+            client=client.id or None,
             host=client.host,
             software=client.software or None,
-            process=hashlib.sha256(member_id.encode()).hexdigest()[:32],  # the id itself is what lets it act
+            process=process_of(member_id),
         )
         register = Register(name, member, auto_commit=False, resume_key=member_id)
         now_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(8)
         value = registration_value(register, self.broker_id, client.address, now_ms, nonce)
         refusal = too_large(value)
         if isinstance(refusal, Refusal):
-            raise _CannotBeMember(refusal.message)
+            raise CannotBeMember(refusal.message)
         return value
 
+    def admitted(self, name: str, group: GroupMetadata) -> list[Admitted]:
+        """Returns what makes the members of a client-assigned group members of the managed group of this name. Raises
+        :class:`CannotBeMember`."""
+        asked = ManagedGroup(self, name, lambda: None)
+        members = []
+        for one in group.members.values():
+            offers = group.protocol_type or "", one.protocols
+            times = one.session_timeout_s, one.rebalance_timeout_s
+            join = Join(
+                None, one.member_id, one.instance_id, one.client_id, one.client_host, *times, *offers, one.member_id
+            )
+            host = one.client_host.removeprefix("/")
+            try:
+                request = asked.registering(join, one.member_id, _Client(one.client_id, host, "", host))(None)
+            except CannotBeMember as reason:
+                raise CannotBeMember(f"member {one.name}: {reason}") from None
+            found = assignment(one.assignment)
+            held = found.assigned_partitions if found is not None else ()
+            owned = PartitionSet.of(TopicPartition(part.topic, number) for part in held for number in part.partitions)
+            members.append(Admitted(request, owned, process_of(one.member_id)))
+        return members
 
-class _CannotBeMember(Exception):
+    async def resume(self, name: str, members: Sequence[Admitted], generation: int) -> None:
+        """Returns once the members that were admitted can act as if they had always been members of this group. Gives
+        up after a while: then they join again."""
+        self.groups.add(name)
+        consumers = {one.request.key[1] for one in members}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SEEN_WITHIN_S):
+                await self.administration.look(name)
+                await self.terms.look(name)
+                while not consumers.issubset(await self.terms.members(name) or ()):
+                    await asyncio.sleep(_ADMITTED_CHECK_S)
+                await asyncio.gather(*(self._resume_one(name, one.request, generation) for one in members))
+
+    async def _resume_one(self, name: str, former: classic.ClassicJoin, generation: int) -> None:
+        def beat(token: object) -> classic.Beat:
+            return classic.Beat(token, former.key, former.member_id, former.is_static, generation)
+
+        await self.terms.take(name, former.member_id, beat, None)
+
+
+def process_of(member_id: str) -> str:
+    """Returns what identifies a client's process. The id itself is what lets it act."""
+    return hashlib.sha256(member_id.encode()).hexdigest()[:32]
+
+
+class _Client(NamedTuple):
+    id: str
+    host: str
+    software: str
+    address: str
+
+    @classmethod
+    def of(cls, by: By) -> _Client:
+        return cls(by.client_id, by.client.host, by.client.software, by.client.address)
+
+
+class CannotBeMember(Exception):
     """A classic client cannot become a member of a managed group."""
 
 
@@ -134,8 +192,8 @@ class ManagedGroup:
         if join.member_id and join.instance_id is None and not is_legal(consumer_name(member_id)):
             return Joined(None, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)  # a broker's longer id: the client asks for another
         try:
-            request = self._join(join, member_id, by)
-        except _CannotBeMember as reason:
+            request = self.registering(join, member_id, _Client.of(by))
+        except CannotBeMember as reason:
             log.warning(
                 "refused a classic client group=%s client=%r address=%s reason=%s",
                 *(self.name, by.client_id, by.client.address, reason),
@@ -155,23 +213,23 @@ class ManagedGroup:
         if len(members) >= most and consumer not in members:
             raise GroupError(Error.GROUP_MAX_SIZE_REACHED)
 
-    def _join(self, join: Join, member_id: str, by: By) -> Callable[[object], classic.ClassicJoin]:
-        """Returns a function that creates the request from a token. Raises :class:`_CannotBeMember`."""
+    def registering(self, join: Join, member_id: str, client: _Client) -> Callable[[object], classic.ClassicJoin]:
+        """Returns a function that creates the request from a token. Raises :class:`CannotBeMember`."""
         offered = {one.name: one.metadata for one in join.protocols}
         assignor = next((name for name in offered if name in classic.ASSIGNORS), None)
         if join.protocol_type != CONSUMER or assignor is None:
             kind, names = join.protocol_type[:80], ", ".join(sorted(offered))[:200]
-            raise _CannotBeMember(
+            raise CannotBeMember(
                 f"it offers protocols {names!r} of type {kind!r}; a managed group needs type 'consumer' and one of"
                 f" {', '.join(classic.ASSIGNORS)}"
             )
         subscribed = subscription(offered[assignor])
         if subscribed is None:
-            raise _CannotBeMember(f"its subscription for {assignor} cannot be read")
+            raise CannotBeMember(f"its subscription for {assignor} cannot be read")
         is_static = join.instance_id is not None
         key = self.name, consumer_name(member_id if join.instance_id is None else join.instance_id)
         if not is_legal(key[1]):
-            raise _CannotBeMember(f"{key[1][:80]!r} is not a legal member id in a managed group")
+            raise CannotBeMember(f"{key[1][:80]!r} is not a legal member id in a managed group")
         topics = ManagedTopics(frozenset(filter(is_legal, subscribed.topics)))
         session_ms, rebalance_s = round(join.session_timeout_s * 1000), max(0.0, join.rebalance_timeout_s)
         member = Member(
@@ -198,8 +256,10 @@ class ManagedGroup:
             owned=owned if assignor == classic.COOPERATIVE else frozenset(),
             session_timeout_s=join.session_timeout_s,
             rebalance_timeout_s=rebalance_s,
-            registration=self._groups.registered(self.name, member, member_id, by),
+            registration=self._groups.registered(self.name, member, member_id, client),
             generation=subscribed.generation_id,
+            offers=join.protocols,
+            instance_id=join.instance_id,
         )
 
     async def sync(self, who: Who, assignments: Assignments, by: By) -> Synced:
@@ -294,8 +354,8 @@ class ManagedGroup:
                 protocol=heartbeats.PROTOCOL,
                 rebalance_timeout_ms=max(0, beat.rebalance_timeout_ms),
             )
-            return self._groups.registered(self.name, member, beat.who.member_id, by)
-        except (InvalidPattern, _CannotBeMember) as error:
+            return self._groups.registered(self.name, member, beat.who.member_id, _Client.of(by))
+        except (InvalidPattern, CannotBeMember) as error:
             raise GroupError(Error.INVALID_REQUEST, str(error)) from None
 
     # --- offsets -----------------------------------------------------------------------------------------------------

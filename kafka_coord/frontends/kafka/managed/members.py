@@ -199,6 +199,18 @@ class KafkaMembers:
         """Returns the members that have sent a request in this term. Any thread may call this method."""
         return list(self._of_group.get(group, {}).values())
 
+    def hand_over(self, group: str, now: float) -> list[KafkaMember] | None:
+        """Answers what the group's members wait for, and returns the members, or ``None`` while anything of theirs is
+        being written."""
+        self.now = now
+        members = self.heard_of(group)
+        for one in members:
+            if one.waiting is not None and one.id is not None:
+                one.overdue()
+        states = [self._machine.members.get(one.key) for one in members]
+        is_writing = any(state is None or state.has_unwritten for state in states)
+        return None if is_writing or any(map(_is_busy, members)) else members
+
     def left_ms(self, now: float) -> dict[tuple[str, str], int | None]:
         """Returns, by group and member id, ``None`` for each member that has sent a request in this term, and for each
         of the others what is left of its session, in ms. Any thread may call this method."""
@@ -494,6 +506,11 @@ class KafkaMembers:
             elif member.waiting is not None:
                 self.refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
                 member.waiting = None
+
+
+def _is_busy(member: KafkaMember) -> bool:
+    under_way = (member.id is None, member.waiting, member.changing, member.leaving, member.successor, member.commits)
+    return any(under_way)
 
 
 def _without_port(by: str) -> str:

@@ -280,17 +280,42 @@ class ManagedTerms:
         return await self._ask(group, lambda served, token: _resolve(token, served.consumers(group)), None)
 
     async def take(
-        self, group: str, member_id: str, request: Callable[[object], MemberRequest], client: Caller, by: str = ""
+        self,
+        group: str,
+        member_id: str,
+        request: Callable[[object], MemberRequest],
+        client: Caller | None,
+        by: str = "",
     ) -> Answer:
-        """Returns the response to a member's request, which may be held. ``request`` creates the request from a
-        token. ``by`` describes who asks to join or leave."""
+        """Returns the response to a member's request, which may be held if there is a ``client``. ``request`` creates
+        the request from a token. ``by`` describes who asks to join or leave."""
         refused = request(None).answered(Error.COORDINATOR_LOAD_IN_PROGRESS)
 
         def pass_on(served: Served, token: object) -> None:
             made = replace(request(token), by=by) if by else request(token)
             served.members.arrived(made, self._store.clock.monotonic())
 
-        return await self._ask(group, pass_on, refused, (client, member_id))
+        return await self._ask(group, pass_on, refused, None if client is None else (client, member_id))
+
+    async def look(self, group: str) -> None:
+        """Finds members that were registered by somebody else."""
+
+        def pass_on(served: Served, token: object) -> None:
+            served.term.look(group)
+            _resolve(token, None)
+
+        await self._ask(group, pass_on, None)
+
+    async def places(self, group: str) -> list[classic.Place] | None:
+        """Answers what the group's classic members wait for, and returns what another kind of group must know of them,
+        or ``None`` while anything of theirs is being written."""
+
+        def pass_on(served: Served, token: object) -> None:
+            members = served.members.hand_over(group, self._store.clock.monotonic())
+            classic_ones = (one for one in members or () if isinstance(one, classic.ClassicMember))
+            _resolve(token, None if members is None else [one.place() for one in classic_ones])
+
+        return await self._ask(group, pass_on, None)
 
     async def commit(self, group: str, commit: Callable[[object], MemberCommit]) -> MemberCommitted:
         def pass_on(served: Served, token: object) -> None:

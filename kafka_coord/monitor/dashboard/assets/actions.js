@@ -196,6 +196,44 @@ const askCopy = (group) => askThenShow({
   verb: "Copy",
 });
 
+const KINDS = [
+  ["managed", "managed: the elected coordinator assigns the partitions"],
+  ["client-assigned", "client-assigned: a member assigns them"],
+  ["native", "native: the brokers coordinate the group"],
+];
+const TO = (now) => h("label", null, "To", h("select", { name: "to" },
+  KINDS.filter(([name]) => name !== now).map(([name, text]) => h("option", { value: name }, text))));
+
+const askMove = (group, found) => askThenShow({
+  title: `Move ${group}`,
+  path: on(group, "convert"),
+  content: TO(found.kind),
+  body: (value) => ({ to: value("to") }),
+  verb: "Move",
+});
+
+/** Moves the groups one by one, and says how far it is. */
+function askMoveMany(rows) {
+  const progress = h("p", { role: "status" });
+  askThenShow({
+    title: "Move several groups",
+    path: "/actions/convert",
+    content: [TO(null), choose("Groups", "groups", rows.map((row) => row.group))],
+    body: (value, values) => ({ to: value("to"), groups: values.getAll("groups") }),
+    verb: "Move",
+    also: () => progress,
+    confirm: async (first, value, found, asked) => {
+      const refused = [];
+      for (const [at, group] of asked.groups.entries()) {
+        progress.textContent = `${at} of ${asked.groups.length} are moved; moving ${group}`;
+        await post(on(group, "convert"), { to: asked.to, reason: asked.reason }).catch((error) => refused.push(error.message));
+      }
+      const moved = asked.groups.length - refused.length;
+      return { answers: [{ message: `${moved} of ${asked.groups.length} groups are ${asked.to} now` }], notes: refused };
+    },
+  });
+}
+
 function choose(legend, name, values, ticked = () => false) {
   const all = h("button", { type: "button", onclick: () => {
     for (const one of box.querySelectorAll("input")) one.checked = true;
@@ -264,6 +302,7 @@ export function actions(group, found) {
     managed && (found.paused?.everywhere === false ? simple("Resume", "resume") : simple("Pause", "pause")),
     managed && simple("Rebalance", "rebalance"),
     act("Evict…", () => askEvict(group, found.members)),
+    act("Move…", () => askMove(group, found)),
     managed && act("Settings…", () => askSettings(group, found)),
     act("Reset offsets…", () => askReset(group, managed)),
     act("Copy offsets…", () => askCopy(group)),
@@ -274,7 +313,7 @@ export function actions(group, found) {
 /** Returns the buttons for actions on several of these groups, or null if no one is logged in. */
 export function actionsOnMany(rows) {
   const managed = rows.filter((row) => row.kind === "managed");
-  if (!session.operator || !managed.length) return null;
+  if (!session.operator || !rows.length) return null;
   const several = (title, action, ticked) => act(`${title} several…`, () => askThenShow({
     title: `${title} several groups`,
     path: `/actions/${action}`,
@@ -284,7 +323,9 @@ export function actionsOnMany(rows) {
   }));
   const paused = new Set(managed.filter((row) => row.state === "Paused").map((row) => row.group));
   return h("div", { class: "ranges", role: "group", "aria-label": "Actions on several groups" },
-    several("Pause", "pause"), several("Resume", "resume", (name) => paused.has(name)));
+    managed.length > 0 && several("Pause", "pause"),
+    managed.length > 0 && several("Resume", "resume", (name) => paused.has(name)),
+    act("Move several…", () => askMoveMany(rows)));
 }
 
 /** Looks up the session. After a failover, tells the user that the login does not carry over. */
