@@ -43,6 +43,7 @@ _ELSEWHERE = {
     layout.REQUESTS: "the request is not carried out; delete it",
     layout.CLUSTER: "nobody can read brokers and topics; the elected instance writes it again if it knew it; otherwise,"
     " set it to what a backup of this tree has (zkCli.sh set)",
+    layout.RESTORED: "no instance starts; delete it once no process of the lost tree can be reading",
     layout.KINDS: "no instance can begin to coordinate Kafka clients' groups of that partition; delete that znode: the"
     " instances write again which groups they coordinate",
 }

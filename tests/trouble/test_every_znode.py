@@ -277,3 +277,8 @@ def test_a_damaged_record_of_the_tree_is_named_and_ends_no_examination(cluster: 
     cluster.write(layout.CLUSTER, before)
     cluster.serves_a_bystander()
     assert cluster.errors("") == []
+
+
+def test_a_damaged_record_of_a_restore_is_named(cluster: Cluster) -> None:
+    cluster.world.store.create(layout.RESTORED, b"\xff garbage")
+    assert "no instance starts; delete it" in cluster.remedy(layout.RESTORED)

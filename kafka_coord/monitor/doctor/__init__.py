@@ -27,6 +27,7 @@ from kafka_coord.monitor.doctor.findings import Finding, Severity, error, info
 from kafka_coord.monitor.doctor.groups import LAG, Lags, check_actions, check_lag
 from kafka_coord.monitor.doctor.zookeeper import ServerFacts
 from kafka_coord.zk import layout
+from kafka_coord.zk.instance import read_restored
 from kafka_coord.zk.store import Store
 
 __all__ = ["Finding", "LagSight", "Severity", "examine", "examine_group"]
@@ -79,6 +80,7 @@ def examine(
     lag = lag if answering else None
     asks = bool(answering) and earlier is None  # reading the log again each time would cost too much
     yield from _made("tree", lambda: instances.check_tree(store, (kafka or {}) if asks else None))
+    yield from _made("restore", lambda: _check_restored(store))
     try:
         cluster = read_cluster(store, earlier)
     except StoreError as failure:
@@ -106,6 +108,11 @@ def examine_group(
     is an earlier view of the cluster, which saves listing the groups again if the list has not changed."""
     cluster = read_cluster(store, earlier)
     yield from _check_each(store, cluster, _seen_twice(store, cluster, [group]), lag, round(store.clock.time() * 1000))
+
+
+def _check_restored(store: Store) -> Iterator[Finding]:
+    read_restored(store)  # if it cannot be read, that is the finding
+    return iter(())
 
 
 def _check_elections(store: Store) -> Iterator[Finding]:
