@@ -50,6 +50,11 @@ EVENT_RULES = frozenset(
 )
 """The rules about the events of the world, for a run that had some."""
 
+RULES_OF_SOME = frozenset(
+    {Rule.TABLE, Rule.COMMITS, Rule.GROUP_LOG, Rule.MIGRATION, Rule.MOVES, Rule.PAUSES},
+)
+"""The rules of runs with Spark, stock clients, a migration or moves."""
+
 
 class Severity(StrEnum):
     VIOLATION = "violation"
