@@ -30,14 +30,14 @@ _SESSION_MS = 45_000
 """The default of clients. A group is frozen for a third of it at most."""
 _ANSWERED_S = 60.0
 _CALM_S = 1.0
-_TRIES, _AGAIN_S = 10, 1.0
+_TRIES, _AGAIN_S = 60, 1.0
 _KILLED_WITHIN_S = 0.6
 """Within this time after the request, an instance is killed: a move without a kill takes about as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovesOptions:
-    """The group is taken over and given back ``times`` times. In one of ``one_in`` moves, an instance is killed, and
+    """The group is taken over and given back ``times`` times. Before each take-over, a member leaves and comes back. In one of ``one_in`` moves, an instance is killed, and
     started again ``away_s`` later, as by a supervisor. The brokers run Kafka 4.3 with ``kraft``."""
 
     times: int = 100
@@ -47,7 +47,6 @@ class MovesOptions:
     away_s: float = 1.0
     kraft: bool = False
     strategy: str = "range"
-    """With ``range``, most partitions change hands, because members that join again have other ids."""
     protocol: str = "classic"
 
 
@@ -90,6 +89,8 @@ class MovesRun(ChaosRun):
     def _course(self, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         for number in range(2 * self._moves.times):
             to = GroupKind.NATIVE if number % 2 else GroupKind.CLIENT_ASSIGNED
+            if number % 2 == 0:
+                self._restart_member(testbed, faults, watch)
             killed = None
             if self._moves.one_in and number % self._moves.one_in == self._moves.one_in - 1:
                 killed = self._victim(testbed)
@@ -102,6 +103,15 @@ class MovesRun(ChaosRun):
             time.sleep(_CALM_S)
             events.write(Kind.MOVED, f"group:{GROUP}", Phase.END, **detail, **told)
             self._tell(f"move {number + 1} of {2 * self._moves.times}, to {to} {detail['killed']}: {told['message']}")
+
+    def _restart_member(self, testbed: ChaosTestbed, faults: Faults, watch: Watch) -> None:
+        """Lets a member leave and come back, so that partitions have other owners."""
+        actor = self._random.choice([one for one in testbed.of("consumer") if not one.membership.static])
+        actor.busy = True
+        faults.stop(actor)
+        faults.start(actor)
+        actor.busy = False
+        self._require_settled(watch, "after a member came back")
 
     def _move(self, testbed: ChaosTestbed, to: GroupKind) -> dict[str, Any]:
         """Asks for the move until it is done, as an operator does."""
