@@ -37,8 +37,9 @@ _KILLED_WITHIN_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class MovesOptions:
-    """The group is taken over and given back ``times`` times. Before each take-over, a member leaves and comes back. In one of ``one_in`` moves, an instance is killed, and
-    started again ``away_s`` later, as by a supervisor. The brokers run Kafka 4.3 with ``kraft``."""
+    """The group is taken over and given back ``times`` times. Before each take-over, a member leaves and comes back. In
+    one of ``one_in`` moves, an instance is killed, and started again ``away_s`` later, as by a supervisor. The brokers
+    run Kafka 4.3 with ``kraft``."""
 
     times: int = 100
     members: int = 10
