@@ -181,6 +181,11 @@ class Group:
                 self._store()
         return self._taken()
 
+    def thaw(self, now: float) -> None:
+        """Notes that until now, nobody could hear the members."""
+        for member in self.metadata.members.values():
+            member.expires_at = max(member.expires_at, now + member.session_timeout_s)
+
     def emptied(self, generation_id: int) -> None:
         """Notes that the log says that the group became empty in that generation."""
         if self.owes_emptiness and generation_id == self.metadata.generation_id:

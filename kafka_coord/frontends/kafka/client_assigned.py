@@ -10,8 +10,8 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -68,6 +68,7 @@ log = logging.getLogger(__name__)
 QUIET_S = 600.0
 """A connection that commits more often than this, in seconds, is recorded only once, as a copying program is
 (MirrorMaker commits every minute)."""
+_THAW_CHECK_S = 0.1
 _MOST = 10_000
 """The maximum number of connections, of groups and of consumers to remember."""
 _OF_TOOLS = frozenset({"DescribeGroups", "ConsumerGroupDescribe", "ListGroups"})
@@ -87,6 +88,7 @@ class ClientAssignedGroups:
         self.tool_commits = ToolCommits()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.tasks: set[asyncio.Task[None]] = set()
+        self._frozen: set[str] = set()
 
     type = "classic"
     """The groups' type in ListGroups."""
@@ -169,8 +171,22 @@ class ClientAssignedGroups:
     def _tick(self, name: str) -> None:
         del self._timers[name]
         machine = self.manager.group(name)
-        if machine is not None:
+        if name in self._frozen:
+            self._timers[name] = asyncio.get_running_loop().call_later(_THAW_CHECK_S, self._tick, name)
+        elif machine is not None:
             self.carry_out(name, machine, machine.tick(self.manager.now(name)))
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Lets no session end while the group is changed: members are answered as while loading, and are not heard."""
+        self._frozen.add(name)
+        try:
+            yield
+        finally:
+            self._frozen.discard(name)
+            machine = self.manager.group(name)
+            if machine is not None:
+                machine.thaw(self.manager.now(name))
 
     def begin_partition(self, partition: int) -> None:
         """Starts the timers of the partition's groups, which must have been loaded."""

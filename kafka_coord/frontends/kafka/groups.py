@@ -46,7 +46,8 @@ class Groups:
         on_elsewhere: Callable[[], None],
     ) -> None:
         self._manager, self._instances, self._on_elsewhere = manager, instances, on_elsewhere
-        self._managed, self._kinds, self._finder = managed, native.kinds, finder
+        self._client_assigned, self._managed = client_assigned, managed
+        self._kinds, self._finder = native.kinds, finder
         self._of: dict[GroupKind, ClientAssignedGroups | ManagedGroups | NativeGroups] = {
             GroupKind.CLIENT_ASSIGNED: client_assigned,
             GroupKind.MANAGED: managed,
@@ -226,6 +227,7 @@ class Groups:
         """Refuses requests about the group while it is converted."""
         self._changing.add(name)
         try:
-            yield
+            with self._client_assigned.frozen(name):
+                yield
         finally:
             self._changing.discard(name)

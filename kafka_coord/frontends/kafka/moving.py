@@ -299,8 +299,9 @@ class Moves:
             version = await self._kinds.record(name, GroupKind.NATIVE, _AT_REST, moving=frozen.moving)
             known, late = await self._heard(name, namesake, version, began)
             async with asyncio.timeout_at(late):
+                await self._remembered(name, namesake, known)
                 fence = await self._entered(name, namesake)
-                count = await self._copied(name, namesake, known)
+                count = await self._copied(name, namesake)
             await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED, frozen, moving="", fenced=True)
         except (Exception, asyncio.CancelledError) as error:
             if not await asyncio.shield(self._left_to_brokers(name, frozen.moving, fence)):
@@ -319,7 +320,8 @@ class Moves:
         """Returns whether a take-over that has failed was undone, or will be."""
         try:
             is_undone = await self._undone(name, move)
-        except (StoreError, MalformedValue, BrokerError) as error:
+            self._go_on(name)
+        except (StoreError, MalformedValue, BrokerError, MoveRefused) as error:
             log.info("cannot undo a take-over group=%s: %s; trying again", name, error)
             self._client_assigned.run(self._resolved(name, move))
             is_undone = True
@@ -332,9 +334,9 @@ class Moves:
         with self._groups.change(name):
             while partition_of(name) in self._manager.terms:
                 try:
-                    if not await self._undone(name, move):
-                        self._go_on(name)
-                except (StoreError, MalformedValue, BrokerError) as error:
+                    await self._undone(name, move)
+                    self._go_on(name)
+                except (StoreError, MalformedValue, BrokerError, MoveRefused) as error:
                     log.info("cannot undo a take-over group=%s: %s; trying again", name, error)
                     await asyncio.sleep(_RESOLVES_AFTER_S)
                 else:
@@ -342,18 +344,23 @@ class Moves:
 
     async def _undone(self, name: str, move: str) -> bool:
         """Leaves the group to the brokers, unless the record says that it was taken over: its members may have
-        committed since. Returns whether it was undone. The record says last that the group is native and at rest: who
-        finds it moving does all of this again."""
+        committed since. Returns whether it was undone. If the brokers may have forgotten the members, the group is
+        given back to them: the record says so, and :meth:`_go_on` waits for them. Otherwise, the record says last that
+        the group is native and at rest: who finds it moving does all of this again."""
         undoing = await self._kinds.claim_undo(name, move)
         if undoing is None:
-            record = self._kinds.record_of(name)
-            return record is None or not record.fenced
+            return self._kinds.record_of(name) != _TAKEN_OVER
         log.info("undoing a take-over group=%s", name)
+        found, machine = GroupRecord(GroupKind.NATIVE, moving=undoing), self._manager.group(name)
+        if machine is not None and machine.metadata.members:
+            self._client_assigned.carry_out(name, machine, machine.end(Error.NOT_COORDINATOR))
+            await self._kinds.record(name, GroupKind.NATIVE, found, moving="", fenced=True)
+            return True
         await self._removed(name)
         node = await self._instances.native_coordinator(name)
         if node is not None:
             await self._native.leave(node, name, [("", FENCE)])
-        await self._kinds.record(name, GroupKind.NATIVE, GroupRecord(GroupKind.NATIVE, moving=undoing), moving="")
+        await self._kinds.record(name, GroupKind.NATIVE, found, moving="")
         return True
 
     async def _heard(self, name: str, before: Namesake, version: int, began: float) -> tuple[dict[str, Seen], float]:
@@ -377,11 +384,11 @@ class Moves:
         sessions = [(one.session_ms or longest_ms) / 1000 for one in theirs.values()]
         return theirs, began + min(FREEZE_S, *(one / 3 for one in sessions), FREEZE_S)
 
-    async def _copied(self, name: str, namesake: Namesake, known: Mapping[str, Seen]) -> int:
-        """Copies the group, and returns the number of its offsets. The fence's generation lies after every commit that
-        the broker has accepted."""
+    async def _copied(self, name: str, namesake: Namesake) -> int:
+        """Copies the offsets, and returns their number. The fence's generation lies after every commit that the broker
+        has accepted."""
         offsets = await self._offsets(namesake.node, name)
-        await self._store(name, namesake, known, offsets)
+        await self._store(name, offsets)
         after = await self._namesake(name)
         if after is None or not after.is_closed:
             raise MoveRefused("somebody else has joined the brokers' group meanwhile")
@@ -395,8 +402,10 @@ class Moves:
                 namesake = await self._namesake(name)
                 if namesake is None:
                     raise MoveRefused("the brokers do not coordinate it")
-                if namesake.is_fenced:
-                    await self._native.leave(namesake.node, name, [("", FENCE)])
+                if self._groups.is_changing(name, or_writing=False):
+                    raise MoveRefused("it is being changed; try again")
+                if namesake.is_fenced:  # by an ended move, or by one that has begun meanwhile
+                    await self._native.free(name)
                 elif namesake.described.group_state in {ClassicState.STABLE, ClassicState.EMPTY}:
                     await self._offsets(namesake.node, name)
                     return namesake
@@ -457,15 +466,32 @@ class Moves:
         _check(code, f"the brokers' offsets cannot be read {where}".rstrip())
         return committed_offsets(answer)
 
-    async def _store(
-        self, name: str, namesake: Namesake, known: Mapping[str, Seen], offsets: Mapping[Any, Any]
-    ) -> None:
-        """Writes the offsets and the members to the log, and reads them back."""
+    async def _remembered(self, name: str, namesake: Namesake, known: Mapping[str, Seen]) -> None:
+        """Writes the members to the log, before the brokers forget them: who undoes the move waits for them."""
         manager, described = self._manager, namesake.described
         await self._removed(name)
         assignments = {one.member_id: one.member_assignment for one in namesake.members}
-        topics = {tp.topic for tp in offsets} | assigned_topics(assignments.values())
+        topics = assigned_topics(assignments.values())
         await manager.topics.learn(topics, follow=True)
+        if manager.add_group(name) is None:
+            raise MoveRefused("this instance no longer coordinates its partition")
+        if not known:
+            return
+        generation = next(iter(known.values())).generation
+        group = GroupMetadata(
+            name, ClassicState.STABLE, manager.now_ms(), generation, protocol_name=described.protocol_data
+        )
+        group.topic_ids = {topic: manager.topics.identity(topic) for topic in topics}
+        for one in namesake.members:
+            group.add(self._member(name, described, one, known[one.member_id]), described.protocol_type)
+        _refuse(await manager.store_group(group, assignments, group.topic_ids))
+        machine = manager.states[partition_of(name)].groups[name] = Machine(group, manager.limits)
+        self._client_assigned.set_timer(name, machine)
+
+    async def _store(self, name: str, offsets: Mapping[TopicPartition, Any]) -> None:
+        """Writes the offsets to the log, and reads them back."""
+        manager = self._manager
+        await manager.topics.learn({tp.topic for tp in offsets}, follow=True)
         now_ms = manager.now_ms()
         stored: Offsets = {
             (tp.topic, tp.partition): CommittedOffset(
@@ -477,22 +503,10 @@ class Moves:
             )
             for tp, one in offsets.items()
         }
-        if manager.add_group(name) is None:
-            raise MoveRefused("this instance no longer coordinates its partition")
         for part in parts(list(stored), _OFFSETS_AT_ONCE):
             _refuse(await manager.store_offsets(name, {where: stored[where] for where in part}))
         if dict(manager.offsets(name)) != stored:
             raise MoveRefused("its offsets were not written completely")
-        if not known:
-            return
-        generation = next(iter(known.values())).generation
-        group = GroupMetadata(name, ClassicState.STABLE, now_ms, generation, protocol_name=described.protocol_data)
-        group.topic_ids = {topic: manager.topics.identity(topic) for topic in assigned_topics(assignments.values())}
-        for one in namesake.members:
-            group.add(self._member(name, described, one, known[one.member_id]), described.protocol_type)
-        _refuse(await manager.store_group(group, assignments, group.topic_ids))
-        machine = manager.states[partition_of(name)].groups[name] = Machine(group, manager.limits)
-        self._client_assigned.set_timer(name, machine)
 
     def _member(self, name: str, described: Any, one: Any, seen: Seen) -> MemberMetadata:
         longest_s = self._manager.limits.max_session_timeout_s

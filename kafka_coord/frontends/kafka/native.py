@@ -568,23 +568,25 @@ class NativeGroups:
         return True
 
     async def _freed(self, group: str) -> None:
-        """Removes a fence that belongs to no move any more: a record that is read after the fence was seen says that
-        no move goes on, and that none has ended well. Only that fence leaves, not one that has replaced it."""
         try:
-            node = await self._instances.native_coordinator(group)
-            if node is None:
-                return
-            request = message("DescribeGroupsRequest")(groups=(group,))
-            found = of_group((await self.ask(node, "DescribeGroups", _DESCRIBE, request)).groups, group)
-            left = [(one.member_id, FENCE) for one in found.members if one.group_instance_id == FENCE]
-            if left and not await self.kinds.is_at_rest(group):
-                return
-            if left:
-                log.info("removing what an ended take-over has left in the brokers' group=%s", group)
-            await self.leave(node, group, left)
+            await self.free(group)
             _remember(self._is_free, group, asyncio.get_running_loop().time())
         except (BrokerError, Moving, StoreError, MalformedValue) as error:
             log.info("cannot find out whether the brokers' group is fenced group=%s: %s", group, error)
+
+    async def free(self, group: str) -> None:
+        """Removes a fence that belongs to no move any more: a record that is read after the fence was seen says that
+        no move goes on, and that none has ended well. Only that fence leaves, not one that has replaced it. Raises
+        :class:`BrokerError`, :class:`Moving`, :class:`StoreError` and :class:`MalformedValue`."""
+        node = await self._instances.native_coordinator(group)
+        if node is None:
+            return
+        request = message("DescribeGroupsRequest")(groups=(group,))
+        found = of_group((await self.ask(node, "DescribeGroups", _DESCRIBE, request)).groups, group)
+        left = [(one.member_id, FENCE) for one in found.members if one.group_instance_id == FENCE]
+        if left and await self.kinds.is_at_rest(group):
+            log.info("removing what an ended take-over has left in the brokers' group=%s", group)
+            await self.leave(node, group, left)
 
     async def leave(self, node: Node, group: str, leaving: Sequence[tuple[str, str | None]]) -> None:
         """Removes members from a group of the brokers, each by its member id, its instance id, or both. Those that are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.errors import Error
@@ -32,9 +32,9 @@ VERSIONS = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 3, "Of
 _AGAIN = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
 
 
-def _assignment(told: str) -> bytes:
+def _assignment(told: str, partitions: Sequence[int]) -> bytes:
     form = message("ConsumerProtocolAssignment")
-    part = form.struct("TopicPartition")(topic=TOPIC, partitions=tuple(range(PARTITIONS)))
+    part = form.struct("TopicPartition")(topic=TOPIC, partitions=tuple(partitions))
     return bytes(form.encode(form(assigned_partitions=(part,), user_data=told.encode()), 0, bytearray(2)))
 
 
@@ -58,10 +58,13 @@ def _joining(member_id: str, *, owns: bool = False) -> dict[str, Any]:
     }
 
 
-def _syncing(member_id: str, generation: int, members: Sequence[str]) -> dict[str, Any]:
-    """The fields of a sync of a leader that knows these members, or of another member if there are none."""
+def _syncing(member_id: str, generation: int, shares: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """The fields of a sync of a leader that assigns these partitions to the members, or of another member if there are
+    none."""
     form = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
-    told = tuple(form(member_id=one, assignment=_assignment(f"{generation}:{one}")) for one in members)
+    told = tuple(
+        form(member_id=one, assignment=_assignment(f"{generation}:{one}", share)) for one, share in shares.items()
+    )
     return {"member_id": member_id, "generation_id": generation, "assignments": told}
 
 
@@ -80,6 +83,9 @@ class Rejoin(Exception):
 
 class Client:
     """A client with one name, as successive processes."""
+
+    request_s = REQUEST_S
+    """How long it waits for an answer."""
 
     def __init__(self, history: GroupHistory, name: str) -> None:
         self.history, self.name = history, name
@@ -101,6 +107,7 @@ class Client:
         """The identity of the topic that the client began to read when it was given its partitions."""
         self._owns = False
         """Whether a cooperative client has partitions."""
+        self.assigned = b""
         self._beating: asyncio.Task[Error] | None = None
         self._beats_again = False
         self.process.start(self._alone if self.group == ALONE else self._live)
@@ -185,11 +192,12 @@ class Client:
         leads = answer.leader == self.member_id
         if leads and (self.is_lazy or self.rng.random() < 0.03) and not self.history.calm:
             await asyncio.sleep(self.rng.uniform(2.0, 12.0))
-        members = [one.member_id for one in (answer.members if leads else ())]
+        shares = self._shares([one.member_id for one in (answer.members if leads else ())])
         answer = await self._ask(
-            "SyncGroup", check=self._assignment_check(), **_syncing(self.member_id, self.generation, members)
+            "SyncGroup", check=self._assignment_check(), **_syncing(self.member_id, self.generation, shares)
         )
         self._check(answer.error_code)
+        self.assigned = answer.assignment
         is_given = TOPIC in assigned_topics([answer.assignment])
         if is_given and not self._owns:
             self._reads = self.history.topic.identity
@@ -197,6 +205,10 @@ class Client:
         if gives_up:
             await self._commit()
             raise Rejoin
+
+    def _shares(self, members: Sequence[str]) -> Mapping[str, Sequence[int]]:
+        """Returns which partitions it assigns to whom as the leader: everybody gets all, which Kafka allows."""
+        return dict.fromkeys(members, range(PARTITIONS))
 
     def _assignment_check(self) -> Callable[[Any], None]:
         who = self.member_id, self.generation
@@ -255,7 +267,7 @@ class Client:
 
     def sync_frame(self, group: str, member_id: str, generation: int) -> bytes:
         """Returns the sync of another client, which leads another group and is its only member."""
-        return self._frame("SyncGroup", group_id=group, **_syncing(member_id, generation, [member_id]))
+        return self._frame("SyncGroup", group_id=group, **_syncing(member_id, generation, self._shares([member_id])))
 
     def join_frame(self, group: str, member_id: str) -> bytes:
         """Returns the join of another client, in another group."""
@@ -301,7 +313,7 @@ class Client:
             return self.read(name, found)
 
         self.history.deliver(self, frame, told, lambda found: check(read(found)) if check is not None else None)
-        limit_s = REBALANCE_MS / 1000 + 10.0 if name == "JoinGroup" else REQUEST_S
+        limit_s = REBALANCE_MS / 1000 + 10.0 if name == "JoinGroup" else self.request_s
         try:
             async with asyncio.timeout(limit_s):
                 found = await told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.frontends.kafka.callers import OpenCaller
@@ -16,6 +16,17 @@ class Line(OpenCaller):
         super().__init__("h")
         self.software = software
         self.held: asyncio.Task[Any] | None = None
+        self._handled: set[asyncio.Task[Any]] = set()
+
+    async def handling(self, answering: Awaitable[Any]) -> Any:
+        """Answers a request, until the connection is lost."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._handled.add(task)
+        try:
+            return await answering
+        finally:
+            self._handled.discard(task)
 
     def holding(self, release: Callable[[], None] | None) -> None:
         super().holding(release)
@@ -27,5 +38,5 @@ class Line(OpenCaller):
 
     def lost(self) -> None:
         self.has_closed = True
-        if self.held is not None:
-            self.held.cancel()
+        for task in self._handled | ({self.held} if self.held is not None else set()):
+            task.cancel()

@@ -10,44 +10,56 @@ import asyncio
 import dataclasses
 import gc
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.frontends.kafka.moving import MoveRefused
-from kafka_coord.frontends.kafka.native import Kinds, NativeGroups, PassedOn
+from kafka_coord.frontends.kafka.native import FENCE, Kinds, NativeGroups, PassedOn
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
-from kafka_coord.zk.kinds import decode_kinds, read_kinds
+from kafka_coord.zk.kinds import GroupRecord, decode_kinds, read_kinds
 from kafka_coord.zk.store import GetData
 from kafka_coord.zk.store import Node as Data
 from tests.frontends.kafka.callers import NoManagedGroups
-from tests.simulation.groups.clients import GROUP, SESSION_MS, Client
+from tests.simulation.groups.clients import GROUP, SESSION_MS, Elsewhere
 from tests.simulation.groups.history import BROKERS, simulated_wire
 from tests.simulation.groups.instances import FIRST_TREE, LIMITS, LOOK_S, Instance, Network, Registry, Znode
-from tests.simulation.groups.judge import Commit, InvariantBroken
+from tests.simulation.groups.judge import InvariantBroken
 from tests.simulation.groups.line import Line
 from tests.simulation.groups.log import SimulatedPartition
 from tests.simulation.groups.loop import Process, World
+from tests.simulation.groups.readers import Reader, ReadJudge
 from tests.simulation.groups.topics import SimulatedTopic
 from tests.simulation.store import SimulatedStore, connected_store
 
-FAULTS = frozenset(
-    {"kill", "freeze", "deaf", "move", "offsets-move", "broker-kill", "loss", "zookeeper", "client-kill"}
-)
-TURMOIL_S, CALM_S = 30.0, 40.0
+FAULTS = frozenset({
+    "kill", "freeze", "deaf", "move", "offsets-move", "broker-kill", "loss", "slow", "zookeeper", "client-kill",
+    "stranger",
+})  # fmt: skip
+TURMOIL_S, CALM_S = 20.0, 24.0
 HERE = partition_of(GROUP)
 _SESSION_S = 1.5
-_DELAY_S = 3.0
-"""How long a broker delays the first generation of a group, as Kafka does by default."""
-_SYNC, _JOIN = 14, 11
+_LIMITS = dataclasses.replace(LIMITS, least_session_s=SESSION_MS / 1000)
+"""Every term waits for each member as long as its session, as Kafka does."""
+_SERVED_WITHIN_S = 6.0
+"""How long a reader may be without an answer at the end, in seconds."""
+_FEW = 4
+"""If at most this many kinds of faults are allowed, all of them happen."""
+_VERBS = {
+    GroupRecord(GroupKind.NATIVE): "take_over",
+    GroupRecord(GroupKind.CLIENT_ASSIGNED): "give_back",
+    GroupRecord(GroupKind.CLIENT_ASSIGNED, fenced=True): "give_back",
+}
+"""How a group that is at rest is moved."""
 
 
 class Broker(Instance):
@@ -57,7 +69,7 @@ class Broker(Instance):
         registry = Registry(history.world)
         where = history.offsets_log, history.offsets_znode, broker, history.topic, registry
         super().__init__(history.world, history.inside, *where)
-        self.manager.limits = dataclasses.replace(LIMITS, initial_rebalance_delay_s=_DELAY_S)
+        self.manager.limits = dataclasses.replace(_LIMITS, initial_rebalance_delay_s=history.delay_s)
         self.coordinator.holds = False
 
     async def _expire(self) -> None:
@@ -102,27 +114,29 @@ class Front(Instance):
     """An instance, with the real kinds and moves. A ``deaf`` one hears nothing from ZooKeeper."""
 
     def __init__(self, history: MoveHistory, broker: int) -> None:
-        self.history, self.deaf = history, False
+        self.history, self.deaf_until = history, -math.inf
         super().__init__(
             history.world, history.net, history.log, history.znode, broker, history.topic, history.registry
         )
+        self.manager.limits = _LIMITS
         self.store = connected_store(history.server)
-        self.kinds = Kinds(self.store)
+        self.kinds, self._read_version = Kinds(self.store), -2
         self.known.newest_version = _newest  # type: ignore[method-assign, assignment]
         self.known.native_coordinator = self._native_coordinator  # type: ignore[method-assign, assignment]
         self.coordinator = GroupCoordinator(
-            self.manager, self.known, NoManagedGroups(), lambda: f"{broker}.{history.fresh()}", native=Beside(self)
+            self.manager,
+            self.known,
+            NoManagedGroups(),
+            lambda: f"{broker}.{history.fresh()}",
+            native=Beside(self),
+            left_to_brokers=lambda _name: history.is_native_first,
         )
-        moves = self.coordinator.moves
-        self._record_return, moves._record_return = moves._record_return, self._returning  # type: ignore[method-assign]
         history.front_of[self.process] = self
         self.process.start(self._hear)
 
-    async def _returning(self, name: str) -> None:
-        """Notes the members that the group has when it is given back."""
-        group = self.manager.group(name)
-        self.history.given_back = self.world.now, set(group.metadata.members) if group is not None else set()
-        await self._record_return(name)
+    @property
+    def deaf(self) -> bool:
+        return self.world.now < self.deaf_until
 
     def ask_zookeeper(self, what: str) -> None:
         if self.deaf or self.net.without_zookeeper or self.net.loses():
@@ -152,7 +166,10 @@ class Front(Instance):
 
     def _read(self) -> None:
         node = self.store.read_many([GetData(layout.kinds(HERE))])[0]
-        self.kinds._told(HERE, decode_kinds(HERE, node if isinstance(node, Data) else None))
+        version = node.stat.version if isinstance(node, Data) else -1
+        if version != self._read_version:
+            self._read_version = version
+            self.kinds._told(HERE, decode_kinds(HERE, node if isinstance(node, Data) else None))
         self.kinds._is_current = True
 
     async def _follow(self) -> None:
@@ -189,44 +206,6 @@ async def _newest(_name: str, spoken: Any) -> int:
     return int(spoken[1])
 
 
-class MoveJudge:
-    """Knows each acknowledged commit."""
-
-    def __init__(self, history: MoveHistory) -> None:
-        self._history = history
-        self.broken = ""
-        self._sent: dict[int, tuple[Commit, float]] = {}
-        self._newest: dict[int, Commit] = {}
-        self.acknowledged = 0
-
-    def breaks(self, what: str) -> None:
-        self.broken = self.broken or f"{self._history.world.now - 1_000:.3f}: {what}"
-
-    def committing(self, group: str, partition: int, member_id: str, generation: int, reads: str) -> Commit:
-        one = Commit((group, partition), len(self._sent) + 1, member_id, generation, reads)
-        self._sent[one.value] = one, self._history.world.now
-        return one
-
-    def promise(self, one: Commit) -> None:
-        """It counts once the client has heard of it."""
-
-    def synced(self, member_id: str, generation: int, assignment: bytes) -> None:
-        """What a member is told is checked where it is told."""
-
-    def fetched(self, _group: str, partition: int, value: int, asked_at: float) -> None:
-        """A later fetch must not show a commit that had been acknowledged before the newest one was sent."""
-        known = [one for one, _ in self._sent.values() if one.key[1] == partition and one.acknowledged_at is not None]
-        known = [one for one in known if (one.acknowledged_at or 0.0) < asked_at]
-        self.acknowledged = len(known)
-        if not known:
-            return
-        newest = max(known, key=lambda one: self._sent[one.value][1])
-        if value < 0:
-            self.breaks(f"partition {partition}: no offset, although {newest.value} was acknowledged")
-        elif (told := self._sent[value][0].acknowledged_at) is not None and told < self._sent[newest.value][1]:
-            self.breaks(f"partition {partition}: {value} came back after {newest.value} was acknowledged")
-
-
 class MoveHistory:
     """``faults`` are the possible kinds."""
 
@@ -237,32 +216,46 @@ class MoveHistory:
         self.rng = rng = self.world.rng
         self.story: list[str] = []
         self.calm, self.left = False, set()
-        self.kinds = [kind for kind in sorted(faults) if rng.random() < 0.5]
-        self.net, self.inside = Network(self.world), Network(self.world)
+        few = len(faults) <= _FEW
+        self.kinds = [kind for kind in sorted(faults) if rng.random() < 0.5 or few]
+        self.net, self.inside, self.slow = Network(self.world), Network(self.world), 0.0
         self.log = SimulatedPartition(self.world, HERE, BROKERS)
         self.offsets_log = SimulatedPartition(self.world, HERE, BROKERS)
+        self.offsets_log.leader = rng.choice(BROKERS)
         self.topic = SimulatedTopic(self.world, seed)
-        self.judge = MoveJudge(self)
+        self.delay_s = rng.choice([0.0, 3.0])
+        """How long a broker delays the first generation of a group: Kafka does so for 3 s, unless it is configured."""
+        self.judge = ReadJudge(self)
         self.znode, self.offsets_znode = Znode(0, FIRST_TREE), Znode(0, FIRST_TREE)
         self.registry = Registry(self.world)
         self.server_store: SimulatedStore = connected_store()
         self.server = self.server_store.server
         self.server_store.ensure_path(layout.log_partition(HERE))
-        self._fresh = 0
+        self._fresh, self.is_native_first = 0, rng.random() < 0.7
         self.front_of: dict[object, Front] = {}
         self.brokers = {broker: Broker(self, broker) for broker in BROKERS}
         self.fronts = {broker: Front(self, broker) for broker in BROKERS}
         for front in self.fronts.values():
             self.registry.register(front)
-        self.lines: dict[tuple[Process, Process], Line] = {}
-        names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else [])]
+        self._waiting: dict[Process, dict[asyncio.Future[bytes], Callable[[], None]]] = defaultdict(dict)
+        """What is asked of a process, and how the asker notices that it has died."""
         self.pace = 0.5
-        self.clients: list[Client] = []
-        self.world.after(2.0, lambda: self.clients.extend(Client(self, name) for name in names))  # type: ignore[arg-type]
+        self.readers: list[Reader] = []
+        self.world.after(1.0, self._begin)
         self.moved: Counter[str] = Counter()
-        self.given_back: tuple[float, set[str]] = -math.inf, set()
-        """When the group was given back last, and its members then."""
-        self.every_s = rng.uniform(0.4, 3.0)
+        self._thrown_out: list[tuple[float, str, str]] = []
+        self._taken_over: tuple[float, float, frozenset[str]] = -math.inf, -math.inf, frozenset()
+        """When the last take-over began, and until when its members must not notice anything."""
+        self.every_s = rng.uniform(1.5, 6.0)
+        self._moving: Process | None = None
+        """Who is moving the group."""
+
+    def _begin(self) -> None:
+        if self.rng.random() < 0.15:
+            self.readers += [Reader(self, f"own-{at}", own=at) for at in range(self.rng.randint(1, 2))]
+            return
+        names = [*("a", "b", "c")[: self.rng.randint(1, 3)], *(["static"] if self.rng.random() < 0.4 else [])]
+        self.readers += [Reader(self, name) for name in names]
 
     def fresh(self) -> int:
         self._fresh += 1
@@ -271,43 +264,52 @@ class MoveHistory:
     def say(self, what: str) -> None:
         self.story.append(f"{self.world.now - 1_000:7.3f} {what}")
 
-    def kind(self) -> GroupKind | None:
-        """What is recorded."""
-        found = read_kinds(self.server_store, [GROUP]).get(GROUP)
-        return found.kind if found is not None else None
+    def record(self) -> GroupRecord | None:
+        return read_kinds(self.server_store, [GROUP]).get(GROUP)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def deliver(
-        self, client: Client, frame: bytes, told: asyncio.Future[bytes], check: Callable[[Any], None] | None
-    ) -> None:
-        """Sends a request to the presumed coordinator, or to any instance."""
-        log = self.offsets_log if self.kind() in {None, GroupKind.NATIVE} else self.log
-        guess = log.leader if self.calm or self.rng.random() < 0.8 else self.rng.choice(BROKERS)
-        front, process = self.fronts[guess], client.process
-        if self.kind() is None:
-            front = self.fronts[self.log.leader]
-        if self.net.loses():
-            return
-        line = self.lines.setdefault((process, front.process), Line("kgo"))
+    def deliver(self, reader: Reader, frame: bytes, told: asyncio.Future[bytes], _check: object) -> None:
+        """Sends a request to the coordinator that the reader has found, as long as it is not told of another."""
+        process = reader.process
+        if reader.server is None or reader.line is None:
+            reader.server, reader.line = self._found_by(reader), Line("kgo")
+            reader.line.number = self.fresh()
+        server, line = reader.server, reader.line
+
+        def lost() -> None:
+            process.call_soon(_fail, told, Elsewhere())
 
         async def handle() -> None:
             line.sent_more()
-            before = self.kind()
-            found = await front.coordinator.answer(frame, line)
-            if isinstance(found, PassedOn):
-                found = await self._passed_on(front, frame, found)
-            if not self.net.loses():
-                self._look(client, before, frame, found)
-                self.world.after(self.net.takes_s(), lambda: process.call_soon(tell, found))
+            found: bytes | PassedOn | None
+            try:
+                found = await line.handling(server.coordinator.answer(frame, line))
+                if isinstance(found, PassedOn):
+                    found = await self._passed_on(server, frame, found)
+            except BrokerError:
+                found = None
+            waiting.pop(told, None)
+            if found is None or self.net.loses():
+                self.world.after(self.net.takes_s(), lost)
+            else:
+                self.world.after(self.net.takes_s(), lambda: process.call_soon(_tell, told, found))
 
-        def tell(found: bytes) -> None:
-            if not told.done():
-                told.set_result(found)
+        if server.process.killed or self.net.loses():
+            self.world.after(self.net.takes_s(), lost)
+            return
+        waiting = self._waiting[server.process]
+        waiting[told] = lost
+        self.world.after(self.net.takes_s(), lambda: server.process.start(handle))
 
-        self.world.after(self.net.takes_s(), lambda: front.process.start(handle))
+    def _found_by(self, reader: Reader) -> Instance:
+        """Returns the coordinator that an instance names, by what it knows."""
+        if reader.plain:
+            return self.brokers[self.offsets_log.leader]
+        is_native = self.fronts[self.rng.choice(BROKERS)].kinds.are(GroupKind.NATIVE, GROUP)
+        return self.fronts[(self.offsets_log if is_native else self.log).leader]
 
-    async def _passed_on(self, front: Front, frame: bytes, passed: PassedOn) -> bytes:
+    async def _passed_on(self, front: Instance, frame: bytes, passed: PassedOn) -> bytes:
         try:
             found = await self.at_broker(front, front.broker, frame)
         finally:
@@ -317,45 +319,67 @@ class MoveHistory:
         body = passed.change(found[4:], int.from_bytes(frame[2:4], "big"))
         return len(body).to_bytes(4, "big") + body
 
-    async def at_broker(self, front: Front, broker: int, frame: bytes) -> bytes:
-        """Asks a broker. If it dies, or the connection is lost, there is no answer."""
-        there, told = self.brokers[broker], front.process.create_future()
-        line = self.lines.setdefault((front.process, there.process), Line("kgo"))
+    async def at_broker(self, front: Instance, broker: int, frame: bytes) -> bytes:
+        """Asks a broker. Raises :class:`BrokerError` if it dies, or if the connection is lost."""
+        there, told, line = self.brokers[broker], front.process.create_future(), Line("kgo")
+        waiting = self._waiting[there.process]
+
+        def lost() -> None:
+            front.process.call_soon(_fail, told, BrokerError("the connection was lost"))
 
         async def answered() -> None:
             found = await there.coordinator.answer(frame, line)
-            if not self.net.loses():
-                self.world.after(self.net.takes_s(), lambda: front.process.call_soon(tell, found))
+            waiting.pop(told, None)
+            if self.net.loses():
+                lost()
+            else:
+                self.world.after(self._takes_s(), lambda: front.process.call_soon(_tell, told, found))
 
-        def tell(found: Any) -> None:
-            if not told.done():
-                told.set_result(found)
-
-        if not self.net.loses():
-            self.world.after(self.net.takes_s(), lambda: there.process.start(answered))
+        if self.net.loses():
+            self.world.after(self.net.takes_s(), lost)
+        else:
+            waiting[told] = lost
+            self.world.after(self._takes_s(), lambda: there.process.start(answered))
         return bytes(await told)
 
-    def _look(self, client: Client, before: GroupKind | None, frame: bytes, found: bytes) -> None:
-        """Checks that only one side hands out partitions, and after a give-back, not before all members have heard."""
-        key, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big")
-        form = message("SyncGroupResponse")
-        if key != _SYNC or form.decode(found, version, 4 + answer_start(form, version)).error_code:
+    def _takes_s(self) -> float:
+        """How long a message between an instance and a broker takes."""
+        return self.rng.uniform(0.05, 1.5) if self.rng.random() < self.slow else self.net.takes_s()
+
+    def _die(self, process: Process) -> None:
+        process.killed = True
+        for lost in self._waiting.pop(process, {}).values():
+            self.world.after(self.net.takes_s(), lost)
+
+    # --- what readers notice -----------------------------------------------------------------------------------------
+
+    def thrown_out(self, reader: Reader, error: Error) -> None:
+        """A member is told that it is none. While a take-over succeeds, no instance that hears of it may say so."""
+        if not isinstance(reader.server, Front) or reader.server.deaf_until > self.world.now - 1.0:
             return
-        at, members = self.given_back
-        if self.kind() is not GroupKind.NATIVE or before is not GroupKind.NATIVE:
-            return
-        if self.world.now - at < SESSION_MS / 1000 - 0.5:
-            for other in self.clients:
-                alive = not (other.process.killed or other.process.frozen)
-                if other is not client and alive and other.member_id in members - self.left:
-                    self.judge.breaks(f"{client.name} was given partitions that {other.name} still has")
+        self._thrown_out.append((self.world.now, reader.member_id, f"{reader.name} was told {error.name}"))
+        began, until, members = self._taken_over
+        record = self.record()
+        if self.world.now < until and record is not None and record.kind is not GroupKind.NATIVE:
+            self._look_at_thrown_out(began, members)
+
+    def _look_at_thrown_out(self, began: float, members: frozenset[str]) -> None:
+        for at, member_id, what in self._thrown_out:
+            if at >= began and member_id in members - self.left:
+                self.judge.breaks(f"{what} at {at - 1_000:.3f} during a take-over")
+
+    def given_up(self, reader: Reader) -> None:
+        if reader.plain:
+            reader.process.killed = True
+        else:
+            self.judge.breaks(f"{reader.name} was told INCONSISTENT_GROUP_PROTOCOL, and ends")
 
     # --- moves and faults --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         world, start = self.world, self.world.now
-        world.after(4.0, self._move_group)
-        world.after(6.0, self._fault)
+        world.after(3.0, self._move_group)
+        world.after(5.0, self._fault)
         self._run(start + TURMOIL_S)
         self._end_all()
         self._run(world.now + CALM_S)
@@ -369,31 +393,46 @@ class MoveHistory:
     def _move_group(self) -> None:
         if self.calm:
             return
-        self.world.after(self.rng.uniform(0.5, 4.0), self._move_group)
+        self.world.after(self.rng.uniform(0.2, 1.5), self._move_group)
         front = self.fronts[self.log.leader]
-        if HERE in front.manager.terms:
+        is_moving = self._moving is not None and not self._moving.killed
+        if HERE in front.manager.terms and (not is_moving or self.rng.random() < 0.3):
             front.process.start(lambda: self._moved(front))
 
     async def _moved(self, front: Front) -> None:
-        kind = front.kinds.of(GROUP)
-        verbs = {GroupKind.NATIVE: "take_over", GroupKind.CLIENT_ASSIGNED: "give_back"}
-        if kind not in verbs:
+        record, began = front.kinds.record_of(GROUP), self.world.now
+        verb = _VERBS.get(record) if record is not None else None
+        if verb is None:
             return
-        verb = verbs[kind]
+        self._moving = front.process
+        if self.kinds and self.rng.random() < 0.5:
+            self.world.after(self.rng.uniform(0.0, 0.4), self._strike)
         try:
-            await getattr(front.coordinator.moves, verb)(GROUP)
+            told = await getattr(front.coordinator.moves, verb)(GROUP)
         except MoveRefused as reason:
             self.say(f"{verb} refused: {reason}")
             self.moved["refused"] += 1
-        else:
-            self.say(f"{verb} done")
-            self.moved[verb] += 1
+            return
+        finally:
+            self._moving = None
+        self.say(f"{verb} done: {told}")
+        self.moved[verb] += 1
+        if verb == "take_over":
+            self._took_over(front, began)
+
+    def _took_over(self, front: Front, began: float) -> None:
+        group = front.manager.group(GROUP)
+        members = frozenset(group.metadata.members) if group is not None else frozenset()
+        self._taken_over = began, self.world.now + 1.0, members
+        self._look_at_thrown_out(began, members)
 
     def _fault(self) -> None:
-        if self.calm:
-            return
-        self.world.after(self.rng.expovariate(1 / self.every_s), self._fault)
-        if self.kinds:
+        if not self.calm:
+            self.world.after(self.rng.expovariate(1 / self.every_s), self._fault)
+            self._strike()
+
+    def _strike(self) -> None:
+        if self.kinds and not self.calm:
             kind = self.rng.choice(self.kinds)
             self.say(kind)
             getattr(self, f"_{kind.replace('-', '_')}")()
@@ -401,7 +440,7 @@ class MoveHistory:
     def _kill(self) -> None:
         broker = self.rng.choice([self.log.leader, *BROKERS])
         front = self.fronts[broker]
-        front.process.killed = True
+        self._die(front.process)
         self.world.after(_SESSION_S, lambda: self.registry.end(front))
         self.world.after(self.rng.uniform(0.0, 3.0), lambda: self._restart(broker))
 
@@ -414,17 +453,17 @@ class MoveHistory:
         process = self.fronts[self.rng.choice([self.log.leader, *BROKERS])].process
         if not (process.frozen or process.killed):
             process.freeze()
-            self.world.after(self.rng.uniform(0.01, 6.0), process.thaw)
+            self.world.after(self.rng.uniform(0.01, 4.0), process.thaw)
 
     def _deaf(self) -> None:
         """An instance loses its session, and serves its clients by what it knows."""
         front = self.fronts[self.rng.choice(BROKERS)]
-        front.deaf, front.kinds._is_current = True, False
+        front.deaf_until, front.kinds._is_current = math.inf, False
         self.world.after(_SESSION_S, lambda: self.registry.end(front) if front.deaf else None)
         self.world.after(self.rng.uniform(0.5, 8.0), lambda: self._hears(front))
 
     def _hears(self, front: Front) -> None:
-        front.deaf = False
+        front.deaf_until = min(front.deaf_until, self.world.now)
         if not front.process.killed:
             self.registry.register(front)
 
@@ -436,12 +475,17 @@ class MoveHistory:
 
     def _broker_kill(self) -> None:
         broker = self.offsets_log.leader
-        self.brokers[broker].process.killed = True
+        self._die(self.brokers[broker].process)
         self.offsets_log.move(self.rng.choice([one for one in BROKERS if one != broker]))
         self.brokers[broker] = Broker(self, broker)
 
     def _loss(self) -> None:
-        self.net.loss = self.rng.choice([0.0, 0.02, 0.1])
+        self.net.loss = self.rng.choice([0.02, 0.1])
+        self.world.after(self.rng.uniform(0.1, 3.0), lambda: setattr(self.net, "loss", 0.0))
+
+    def _slow(self) -> None:
+        self.slow = self.rng.choice([0.05, 0.3])
+        self.world.after(self.rng.uniform(0.5, 4.0), lambda: setattr(self, "slow", 0.0))
 
     def _zookeeper(self) -> None:
         self.net.without_zookeeper = True
@@ -451,35 +495,73 @@ class MoveHistory:
         self.net.without_zookeeper = False
 
     def _client_kill(self) -> None:
-        client = self.rng.choice(self.clients)
-        client.process.killed = True
-        self.world.after(self.rng.uniform(0.0, 4.0), lambda: client.start() if client.process.killed else None)
+        reader = self.rng.choice(self.readers)
+        self._client_dies(reader)
+        if not reader.plain:
+            at_least_s = 0.0 if reader.own is None else 2.0  # whatever it has sent is over by then
+            self.world.after(self.rng.uniform(at_least_s, 4.0), lambda: self._client_returns(reader))
+
+    def _client_dies(self, reader: Reader) -> None:
+        reader.process.killed = True
+        reader.disconnect()
+
+    def _client_returns(self, reader: Reader) -> None:
+        if reader.process.killed:
+            reader.start()
+
+    def _stranger(self) -> None:
+        """A client behind the brokers' plain listener comes, and goes again."""
+        stranger = Reader(self, f"stranger-{self.fresh()}", plain=True)
+        self.readers.append(stranger)
+        self.world.after(self.rng.uniform(0.3, 3.0), lambda: self._client_dies(stranger))
 
     def _end_all(self) -> None:
         self.say("calm")
         self.calm = True
-        self.net.loss, self.net.without_zookeeper = 0.0, False
+        self.net.loss, self.slow, self.net.without_zookeeper = 0.0, 0.0, False
         for broker, front in list(self.fronts.items()):
             self._hears(front)
             if front.process.frozen:
                 front.process.thaw()
             self._restart(broker)
-        for client in self.clients:
-            if client.process.killed:
-                client.start()
+        for reader in self.readers:
+            if reader.plain:
+                self._client_dies(reader)
+            else:
+                self._client_returns(reader)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
 
     def _at_rest(self) -> None:
-        """No move is stuck, and everybody commits."""
-        record = read_kinds(self.server_store, [GROUP]).get(GROUP)
-        if record is not None and (record.moving or (record.kind is GroupKind.NATIVE and record.fenced)):
+        """No move is stuck, one side alone has the group, and everybody reads."""
+        record = self.record()
+        if record not in {None, *_VERBS}:
             raise InvariantBroken(f"the move has not ended: {record}")
-        for client in self.clients:
-            newest = max((one.acknowledged_at or 0.0 for one in client.commits), default=0.0)
-            if self.world.now - newest > 15.0:
-                raise InvariantBroken(f"{client.name} has not committed for {self.world.now - newest:.1f} s")
-        processes = [*(one.process for one in self.fronts.values()), *(one.process for one in self.clients)]
+        theirs = self.brokers[self.offsets_log.leader].manager.group(GROUP)
+        fences = set(theirs.metadata.static_members) & {FENCE} if theirs is not None else set()
+        others = len(theirs.metadata.members) - len(fences) if theirs is not None else 0
+        is_native = record is not None and record.kind is GroupKind.NATIVE
+        if is_native and (fences or self.fronts[self.log.leader].manager.has(GROUP)):
+            raise InvariantBroken(f"the group is native, and the instances have left {fences or 'theirs'}")
+        if record is not None and record.fenced and (others or not fences):
+            raise InvariantBroken(f"the group is the instances', and the brokers' has {others} members {fences}")
+        for reader in self.readers:
+            last_at = reader.heard_at if reader.is_member and not reader.positions else reader.committed_at
+            if not reader.plain and self.world.now - last_at > _SERVED_WITHIN_S:
+                raise InvariantBroken(f"{reader.name} was not served for {self.world.now - last_at:.1f} s")
+        processes = [*(one.process for one in self.fronts.values()), *(one.process for one in self.readers)]
         for failure in (one for process in processes for one in process.failures() if not _is_ordinary(one)):
             raise InvariantBroken(failure)
+
+
+def _fail(told: asyncio.Future[bytes], error: Exception) -> None:
+    if not told.done():
+        told.set_exception(error)
+
+
+def _tell(told: asyncio.Future[bytes], found: bytes) -> None:
+    if not told.done():
+        told.set_result(found)
 
 
 @contextmanager

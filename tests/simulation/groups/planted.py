@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -423,12 +423,17 @@ TELLING = {
 
 
 @contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Plants the defect until the end of the block."""
-    where, attribute, defect = PLANTED[name]()
+def patched(patch: Patch) -> Iterator[None]:
+    """Replaces an attribute until the end of the block."""
+    where, attribute, defect = patch
     before = where.__dict__[attribute]
     setattr(where, attribute, defect)
     try:
         yield
     finally:
         setattr(where, attribute, before)
+
+
+def planted(name: str) -> AbstractContextManager[None]:
+    """Plants the defect until the end of the block."""
+    return patched(PLANTED[name]())

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.frontends.kafka import moving
-from kafka_coord.frontends.kafka.moving import Moves
-from tests.simulation.groups.moves import FAULTS, play
+from tests.simulation.groups.moves import play
+from tests.simulation.groups.planted_moves import PLANTED, TELLING, planted
 
-SEEDS = 12
-DEPOSED = 181
-"""There, an instance records under a term that another one has claimed in vain."""
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+"""A process may be killed between any two of its steps."""
+SEEDS = 8
+FOUND_BY = {
+    "an instance that has not heard is not waited for": 6,
+    "an acknowledgement does not wait for what is in flight": 4,
+    "an undone take-over does not wait for its members": 22,
+    "sessions end while nobody can be heard": 3,
+}
+"""The seeds that found the rarer defects. They run first, to save time."""
 WITHIN_SEEDS = 40
 
 
@@ -27,11 +36,11 @@ def _quiet() -> Iterator[None]:
     gc.collect()
 
 
-def test_no_acknowledged_commit_is_lost_or_goes_back_and_no_move_is_stuck() -> None:
-    histories = [play(seed) for seed in (*range(SEEDS), DEPOSED)]
+def test_no_commit_is_lost_no_partition_has_two_readers_and_no_move_is_stuck() -> None:
+    histories = [play(seed) for seed in range(SEEDS)]
     assert [f"seed {history.seed}: {broken}" for broken, history in histories if broken] == []
-    moved = sum((history.moved for _, history in histories), start=histories[0][1].moved.__class__())
-    assert min(moved["take_over"], moved["give_back"]) > 5
+    moved: Counter[str] = sum((history.moved for _, history in histories), start=Counter())
+    assert min(moved["take_over"], moved["give_back"]) > SEEDS
 
 
 def test_a_history_without_faults_moves_the_group_again_and_again() -> None:
@@ -40,29 +49,8 @@ def test_a_history_without_faults_moves_the_group_again_and_again() -> None:
     assert min(history.moved["take_over"], history.moved["give_back"]) > 2
 
 
-def _released_at_once(patch: pytest.MonkeyPatch) -> None:
-    """The first to arrive gets everything."""
-    patch.setattr(moving, "_longest_s", lambda _group: 0.0)
-
-
-def _undone_once(patch: pytest.MonkeyPatch) -> None:
-    """Whoever cannot undo a move does not try again."""
-
-    async def resolved(self: Any, name: str, move: str) -> None:
-        del self, name, move
-
-    patch.setattr(Moves, "_resolved", resolved)
-
-
-PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
-    "the first to return gets everything": (_released_at_once, 6),
-    "a move that cannot be undone is left as it is": (_undone_once, 1),
-}
-"""Defects, each with a seed that finds it."""
-
-
 @pytest.mark.parametrize("name", PLANTED)
-def test_each_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant, found_by = PLANTED[name]
-    plant(monkeypatch)
-    assert any(play(seed, FAULTS)[0] for seed in (found_by, *range(WITHIN_SEEDS)))
+def test_each_planted_defect_is_found(name: str) -> None:
+    seeds = sorted(range(WITHIN_SEEDS), key=lambda seed: (seed != FOUND_BY.get(name), seed))
+    with planted(name):
+        assert any(play(seed, TELLING.get(name, frozenset()))[0] for seed in seeds)

@@ -1,0 +1,163 @@
+"""Deliberate defects of moves. The simulator must find each of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from kafka_coord.frontends.kafka import moving
+from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
+from kafka_coord.frontends.kafka.moving import Moves, Namesake
+from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from tests.simulation.groups.planted import Patch, patched
+
+Patches = tuple[Patch, ...]
+
+
+def _offsets_read_early() -> Patches:
+    settled, copied = Moves._settled, Moves._copied
+
+    async def settle(self: Any, name: str) -> Any:
+        found = await settled(self, name)
+        self.read_early = await self._offsets(found.node, name)
+        return found
+
+    async def copy(self: Any, name: str, namesake: Any) -> int:
+        async def offsets(_node: object, _name: str) -> Any:
+            return self.read_early
+
+        self._offsets = offsets
+        try:
+            return await copied(self, name, namesake)
+        finally:
+            del self._offsets
+
+    return (Moves, "_settled", settle), (Moves, "_copied", copy)
+
+
+def _no_fence() -> Patches:
+    async def entered(self: Any, name: str, _namesake: Any) -> Any:
+        return await self._new_fence(name)
+
+    return (Moves, "_entered", entered), (Namesake, "is_closed", property(lambda _self: True))
+
+
+def _fence_leaves() -> Patches:
+    async def kept(self: Any, name: str, fence: Any) -> None:
+        if fence is not None:
+            node = await self._instances.native_coordinator(name)
+            await self._native.leave(node, name, fence.leaving)
+
+    return ((Moves, "_kept", kept),)
+
+
+def _nobody_waited_for() -> Patches:
+    async def acknowledged(self: Any, name: str, _version: int, _late: float) -> Any:
+        known: dict[str, Any] = {}
+        for front in self._instances._registry.alive.values():
+            known |= front.coordinator.native._seen.get(name, {})
+        return known
+
+    return ((Moves, "_acknowledged", acknowledged),)
+
+
+def _passes_on_while_frozen() -> Patches:
+    return ((NativeGroups, "_is_frozen", lambda *_: False), (Kinds, "thawed", _at_once))
+
+
+async def _at_once(_self: Any, _groups: Any) -> None: ...
+
+
+def _in_flight_not_counted() -> Patches:
+    original = NativeGroups._begun
+
+    def begun(self: Any, name: str, call: Any, groups: Any) -> Any:
+        passed = original(self, name, call, groups)
+        apart = replace(passed, in_flight=Counter(passed.groups))
+        passed.end()
+        return apart
+
+    return ((NativeGroups, "_begun", begun),)
+
+
+def _forgotten() -> Patches:
+    original = Kinds.unsettled
+
+    def unsettled(self: Any, partition: int) -> Any:
+        return {name: one for name, one in original(self, partition).items() if not one.moving}
+
+    return ((Kinds, "unsettled", unsettled),)
+
+
+def _undone_once() -> Patches:
+    async def resolved(_self: Any, _name: str, _move: str) -> None: ...
+
+    return ((Moves, "_resolved", resolved),)
+
+
+def _undone_without_waiting() -> Patches:
+    """An undone take-over does not wait for the members that the fence has thrown out."""
+
+    async def remembered(self: Any, name: str, namesake: Any, known: Any) -> None:
+        await self._removed(name)
+        self.to_remember = namesake, known
+
+    async def copied(self: Any, name: str, namesake: Any) -> int:
+        await original(self, name, *self.to_remember)
+        return await copies(self, name, namesake)
+
+    original, copies = Moves._remembered, Moves._copied
+    return (Moves, "_remembered", remembered), (Moves, "_copied", copied)
+
+
+def _first_gets_everything() -> Patches:
+    return ((moving, "_longest_s", lambda _group: 0.0),)
+
+
+def _writes_not_awaited() -> Patches:
+    return ((GroupMetadataManager, "is_writing", lambda *_: False),)
+
+
+def _sessions_end_while_frozen() -> Patches:
+    return ((ClientAssignedGroups, "frozen", lambda *_: nullcontext()),)
+
+
+PLANTED: dict[str, Callable[[], Patches]] = {
+    "offsets are read before the freeze": _offsets_read_early,
+    "no fence joins": _no_fence,
+    "the fence leaves once the group is taken over": _fence_leaves,
+    "an instance that has not heard is not waited for": _nobody_waited_for,
+    "an instance acknowledges and passes requests on": _passes_on_while_frozen,
+    "an acknowledgement does not wait for what is in flight": _in_flight_not_counted,
+    "a move that an earlier term has begun is forgotten": _forgotten,
+    "a move that cannot be undone is left as it is": _undone_once,
+    "an undone take-over does not wait for its members": _undone_without_waiting,
+    "the first to return gets everything": _first_gets_everything,
+    "a give-back does not wait for commits": _writes_not_awaited,
+    "sessions end while nobody can be heard": _sessions_end_while_frozen,
+}
+
+TELLING = {
+    "no fence joins": frozenset({"stranger"}),
+    "the fence leaves once the group is taken over": frozenset({"stranger"}),
+    "an acknowledgement does not wait for what is in flight": frozenset({"slow"}),
+    "a move that an earlier term has begun is forgotten": frozenset({"kill"}),
+    "a move that cannot be undone is left as it is": frozenset({"zookeeper"}),
+    "a give-back does not wait for commits": frozenset({"slow"}),
+    "an undone take-over does not wait for its members": frozenset({"slow"}),
+    "sessions end while nobody can be heard": frozenset({"deaf"}),
+}
+"""The faults that reveal a defect soon. Others would hide it, and the rest is found without any."""
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plants the defect until the end of the block."""
+    with ExitStack() as stack:
+        for patch in PLANTED[name]():
+            stack.enter_context(patched(patch))
+        yield

@@ -1,0 +1,179 @@
+"""Consumers that read partitions from the committed offsets on, and the judge of what they read."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.wire.consumer_protocol import assignment
+from kafka_coord.wire.messages import message
+from tests.simulation.groups.clients import REBALANCE_MS, RESTS_S, SESSION_MS, TOPIC, Client, Elsewhere, Rejoin
+from tests.simulation.groups.judge import Commit
+
+if TYPE_CHECKING:
+    from tests.simulation.groups.instances import Instance
+    from tests.simulation.groups.line import Line
+    from tests.simulation.groups.moves import MoveHistory
+
+SHARED = range(4)
+"""The partitions that the readers share."""
+_SURE_S = min(SESSION_MS, REBALANCE_MS) / 1000 - 0.5
+"""How long after a heartbeat no coordinator may take a member's partitions away without telling it, in seconds."""
+_OUT = frozenset({Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID})
+
+
+class ReadJudge:
+    """Knows each acknowledged commit, who reads which partition, and how far anybody has read it."""
+
+    def __init__(self, history: MoveHistory) -> None:
+        self._history, self.broken = history, ""
+        self.committed: Counter[int] = Counter()
+        """The newest commit of each partition that its reader knows to be stored."""
+        self.read: Counter[int] = Counter()
+
+    def breaks(self, what: str) -> None:
+        self.broken = self.broken or f"{self._history.world.now - 1_000:.3f}: {what}"
+
+    def found(self, partition: int, offset: int, least: int, where: str) -> None:
+        """Checks an offset that is found while ``least`` is known to be committed."""
+        if offset < least:
+            self.breaks(f"partition {partition}: {where} {offset}, although {least} was acknowledged")
+        if offset > self.read[partition]:
+            self.breaks(f"partition {partition}: {where} {offset}, and nobody has read beyond {self.read[partition]}")
+
+    def handed_out(self, reader: Reader, partitions: Collection[int]) -> None:
+        for other in self._history.readers:
+            both = set(partitions) & {*other.positions, *other.wanted} if other.holds_on else set()
+            if both and other is not reader:
+                self.breaks(f"{reader.name} was given {sorted(both)}, which {other.name} reads")
+
+
+class Reader(Client):
+    """A client that reads its partitions. It stops before it joins again, and only looks up its coordinator if that has
+    moved. A ``plain`` one asks the brokers, without an instance; one with a partition of its ``own`` is no member."""
+
+    history: MoveHistory  # type: ignore[assignment]
+    request_s = 5.0
+
+    def __init__(self, history: MoveHistory, name: str, *, plain: bool = False, own: int | None = None) -> None:
+        self.plain, self.own = plain, own
+        self.committed_at = -math.inf
+        super().__init__(history, name)  # type: ignore[arg-type]
+        self.is_cooperative = False
+
+    def start(self) -> None:
+        self.is_member, self.heard_at = False, -math.inf
+        self.server: Instance | None = None
+        self.line: Line | None = None
+        self._stop_reading()
+        super().start()
+
+    def _stop_reading(self) -> None:
+        self.positions: dict[int, int] = {}
+        self.wanted: Collection[int] = () if self.own is None else (self.own,)
+        """The partitions that it was given, and whose offsets it does not know yet."""
+
+    @property
+    def holds_on(self) -> bool:
+        """Whether it reads, and its coordinator must know that."""
+        is_alive = not (self.process.killed or self.process.frozen)
+        return is_alive and self.is_member and self.world.now < self.heard_at + _SURE_S
+
+    def disconnect(self) -> None:
+        if self.line is not None and self.server is not None:
+            self.server.process.call_soon(self.line.lost)
+        self.server = self.line = None
+
+    # --- its life ----------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                if not self.is_member and self.own is None:
+                    await self._join()
+                if self.wanted:
+                    await self._begin()
+                await self._do_something()
+            except Elsewhere:
+                self.disconnect()
+                await asyncio.sleep(self.rng.uniform(0.02, 0.3))
+            except Rejoin:
+                self._stop_reading()
+                self.is_member = False
+                await asyncio.sleep(self.rng.uniform(0.0, 0.05))
+
+    async def _join(self) -> None:
+        await super()._join()
+        told = assignment(self.assigned)
+        self.wanted = [one for topic in told.assigned_partitions for one in topic.partitions] if told else ()
+        self.is_member = True
+        self.history.judge.handed_out(self, self.wanted)
+
+    def _shares(self, members: Sequence[str]) -> Mapping[str, Sequence[int]]:
+        return {one: SHARED[at :: len(members)] for at, one in enumerate(sorted(members))}
+
+    async def _begin(self) -> None:
+        found = await self._fetched()
+        self.positions, self.wanted = {one: max(found[one], 0) for one in self.wanted}, ()
+
+    async def _do_something(self) -> None:
+        if self.own is None:
+            await super()._do_something()
+        else:
+            await asyncio.sleep(self.rng.uniform(0.0, RESTS_S) * self.history.pace)
+            await (self._commit() if self.rng.random() < 0.7 else self._look())
+
+    async def _commit(self) -> None:
+        if not self.positions:
+            self._beat()
+            return
+        judge, partition = self.history.judge, self.rng.choice(list(self.positions))
+        value = self.positions[partition] = self.positions[partition] + self.rng.randint(1, 3)
+        judge.read[partition] = max(judge.read[partition], value)
+        fields = self._commit_fields(Commit((self.group, partition), value, self.member_id, self.generation))
+        if self.own is not None:
+            fields |= {"member_id": "", "generation_id_or_member_epoch": -1}
+        error = (await self._ask("OffsetCommit", **fields)).topics[0].partitions[0].error_code
+        if error == Error.NONE:
+            judge.committed[partition] = max(judge.committed[partition], value)
+            self.committed_at = self.world.now
+        self._check(error)
+
+    async def _look(self) -> None:
+        await self._fetched()
+
+    async def _fetched(self) -> dict[int, int]:
+        form = message("OffsetFetchRequest").struct("OffsetFetchRequestTopic")
+        topic, least = form(name=TOPIC, partition_indexes=tuple(SHARED)), dict(self.history.judge.committed)
+        answer = await self._ask("OffsetFetch", topics=(topic,))
+        self._check(answer.error_code)
+        found = {one.partition_index: one.committed_offset for one in answer.topics[0].partitions}
+        for partition, offset in found.items():
+            self.history.judge.found(partition, offset, least.get(partition, -1), f"{self.name} was told")
+        return found
+
+    async def _leave(self) -> None:
+        self._stop_reading()
+        self.is_member = False
+        await super()._leave()
+
+    def _check(self, error: int) -> None:
+        if error in _OUT and self.own is None:
+            self.history.thrown_out(self, Error(error))
+        if error == Error.INCONSISTENT_GROUP_PROTOCOL:  # fatal to Kafka's clients
+            self.history.given_up(self)
+        super()._check(error)
+
+    def _assignment_check(self) -> Any:
+        """What it is told is checked where it hears of it."""
+
+    async def _ask(self, name: str, **more: Any) -> Any:
+        asked_at = self.world.now
+        found = await super()._ask(name, **more)
+        if name in {"Heartbeat", "SyncGroup"} and found.error_code == Error.NONE:
+            self.heard_at = asked_at
+        return found
