@@ -213,7 +213,10 @@ class Moves:
     def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if name in self._fences:
             self._fences.pop(name).cancel()
-        self._fences[name] = asyncio.create_task(work)
+        if partition_of(name) in self._manager.terms:
+            self._fences[name] = asyncio.create_task(work)
+        else:
+            work.close()  # the next term does it
 
     async def _kept(self, name: str, fence: Fence | None) -> None:
         """Keeps the fence in the namesake until the term ends. Nobody else can be in there for long: who is, came while
@@ -293,7 +296,7 @@ class Moves:
 
     async def _taken_over(self, name: str, namesake: Namesake) -> str:
         frozen = GroupRecord(GroupKind.NATIVE, moving=secrets.token_hex(8))
-        began, fence = _now(), None
+        began, fence, is_copied = _now(), None, False
         late = began + FREEZE_S
         try:
             version = await self._kinds.record(name, GroupKind.NATIVE, _AT_REST, moving=frozen.moving)
@@ -302,15 +305,16 @@ class Moves:
                 await self._remembered(name, namesake, known)
                 fence = await self._entered(name, namesake)
                 count = await self._copied(name, namesake)
+            is_copied = True
             await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED, frozen, moving="", fenced=True)
         except (Exception, asyncio.CancelledError) as error:
-            if not await asyncio.shield(self._left_to_brokers(name, frozen.moving, fence)):
+            is_undone = await asyncio.shield(self._left_to_brokers(name, frozen.moving, fence))
+            if not is_undone and is_copied:
                 pass  # it was recorded, although that was not known
             elif isinstance(error, TimeoutError):
                 raise MoveRefused(f"it took longer than {late - began:.1f} s") from error
             else:
                 raise
-        assert fence is not None  # noqa: S101  nothing was recorded before it stood
         self._keep(name, self._kept(name, fence))
         took_ms = round((_now() - began) * 1000)
         log.info("took over a native group group=%s members=%d took_ms=%d", name, len(known), took_ms)
