@@ -93,6 +93,7 @@ def test_each_library_reads_the_new_topic_from_its_beginning(
         for one in CONTENDERS
         for strategy in one.strategies
         for static in ((False, True) if one.static else (False,))
+        if not one.name.startswith("KafkaJS")  # it ends if a commit is answered UNKNOWN_MEMBER_ID
     ],
 )
 def test_each_library_reads_on_while_its_group_is_given_back_and_taken_over(
