@@ -171,7 +171,7 @@ class Conversions:
                 becomes = structs.replace(record, kind=GroupKind.MANAGED)
                 await self._kinds.record_surely(name, GroupKind.MANAGED, record, becomes)
             except (Exception, asyncio.CancelledError):
-                self._client_assigned.run(self._withdrawn(name, term.znode_version))
+                await asyncio.shield(self._withdrawn(name, term.znode_version))
                 raise
             await self._managed.resume(name, members, group.generation_id)
             is_rejoining = any(one.waits for one in group.members.values())
@@ -271,7 +271,7 @@ class Conversions:
             leaving = group.leaving(name)
             await self._kinds.record_surely(name, GroupKind.CLIENT_ASSIGNED, record, becomes, leaving)
         except (Exception, asyncio.CancelledError):
-            self._client_assigned.run(self._forgotten(name, record))
+            await asyncio.shield(self._forgotten(name, record))
             raise
         self._managed.groups.discard(name)
         if machine is not None:
