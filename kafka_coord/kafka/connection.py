@@ -26,6 +26,8 @@ RIGHTS = frozenset({29, 30, 31, 53})
 """TOPIC_, GROUP_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
 _NOT_LEADER = 6
 """The code of NOT_LEADER_OR_FOLLOWER."""
+_NOT_YET = frozenset({5, 78})
+"""LEADER_NOT_AVAILABLE and OFFSET_NOT_AVAILABLE: a new leader does not know the end of its log yet (KIP-207)."""
 
 T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.Protocol)
@@ -56,6 +58,10 @@ class NotSent(BrokerError):
     """No byte of the request was sent, so it has had no effect."""
 
 
+class LeadsNotYet(BrokerError):
+    """The broker has just become the leader of a partition, and cannot answer yet."""
+
+
 class RightMissing(BrokerError):
     """The broker denies this instance a right that it needs. ``code`` is the broker's error."""
 
@@ -68,7 +74,8 @@ def failure(what: str, code: int) -> BrokerError:
     """Returns the error for a request that the broker answered with ``code``. ``what`` says what could not be done."""
     if code in RIGHTS:
         return RightMissing(what, code)
-    return (LeadsNoMore if code == _NOT_LEADER else BrokerError)(f"{what}: {named(code)}")
+    kind = LeadsNoMore if code == _NOT_LEADER else LeadsNotYet if code in _NOT_YET else BrokerError
+    return kind(f"{what}: {named(code)}")
 
 
 def only(found: Sequence[T], what: str) -> T:

@@ -47,7 +47,7 @@ from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.term import Claimed, TermEnded
 from kafka_coord.grouplog.trees import claim_term, is_current_term
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
-from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, NotSent, RightMissing, connect
+from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, LeadsNotYet, NotSent, RightMissing, connect
 from kafka_coord.model.names import group_pattern, left_to_brokers
 from kafka_coord.model.offsets import Retention
 from kafka_coord.model.sequences import some
@@ -596,7 +596,7 @@ def claim_failure_level(error: KafkaCoordError, for_s: float) -> int:
     """Returns the level at which to log that a partition cannot be claimed yet, which has been so ``for_s`` seconds. In
     a planned restart of a broker, it is told of its partitions before it leads them, or until it leads them no more, or
     cannot be reached."""
-    is_restart = isinstance(error, LeadsNoMore | NotSent) and for_s < RESTARTED_WITHIN_S
+    is_restart = isinstance(error, LeadsNoMore | LeadsNotYet | NotSent) and for_s < RESTARTED_WITHIN_S
     return logging.INFO if is_restart else logging.WARNING
 
 

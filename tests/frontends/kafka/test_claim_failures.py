@@ -11,10 +11,13 @@ from kafka_coord.frontends.kafka.listener import RESTARTED_WITHIN_S, claim_failu
 from kafka_coord.grouplog.term import TermEnded
 from kafka_coord.kafka.connection import LeadsNoMore, NotSent, failure
 
-_NOT_LEADER, _STORAGE = 6, 56
+_NOT_LEADER, _STORAGE, _NO_LEADER_YET, _NO_END_YET = 6, 56, 5, 78
 
 
-@pytest.mark.parametrize("error", [failure("no claim", _NOT_LEADER), NotSent("nobody listens")])
+@pytest.mark.parametrize(
+    "error",
+    [*(failure("no claim", one) for one in (_NOT_LEADER, _NO_LEADER_YET, _NO_END_YET)), NotSent("nobody listens")],
+)
 def test_a_restart_of_the_broker_is_told_at_warning_only_when_it_lasts(error: KafkaCoordError) -> None:
     assert claim_failure_level(error, 0) == logging.INFO
     assert claim_failure_level(error, RESTARTED_WITHIN_S) == logging.WARNING
