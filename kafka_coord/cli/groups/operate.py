@@ -105,7 +105,8 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
     kafka-coord groups rebalance delays --reason "after adding memory" --wait
     """
     with open_groups() as directory:
-        groups = directory.of(GroupKind.MANAGED)
+        groups = directory.find(group)
+        groups.require(group)
         answer = groups.rebalance(group, acting(reason, timeout_s))
         if wait:
             groups.wait_settled(group, timeout_s)
@@ -276,6 +277,9 @@ def settings(
         changes["assignor"] = None
     with open_groups() as directory:
         store, managed = directory.store, directory.of(GroupKind.MANAGED)
+        if not create and (groups := directory.find(group)) is not managed:
+            groups.require(group)
+            groups.settings(group)  # its kind says why it has none
         if dry_run:
             _show_dry_run(output, managed.dry_settings(group, changes))
             return
