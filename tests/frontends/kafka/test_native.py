@@ -20,7 +20,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind
 from kafka_coord.zk import layout
-from kafka_coord.zk.kinds import forget_kind, read_kinds
+from kafka_coord.zk.kinds import forget_kind
 from tests.chaos.clients.log_settings import set_of_log
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front, end_term
@@ -239,8 +239,7 @@ def test_a_damaged_znode_of_kinds_is_named_stops_no_group_and_is_written_again_o
     assert {ours, group} <= {one["group"] for one in json.loads(coord("groups", "list", "-o", "json").out)}
     end_term(front, partition)
     front.store.delete(path)
-    eventually(lambda: read_kinds(front.store, recorded), within_s=30)
-    assert {one: found.kind for one, found in read_kinds(front.store, recorded).items()} == recorded
+    eventually(lambda: {one: kind(front, one) for one in recorded} == recorded, within_s=30)
     for name in recorded:
         assert consumed(front.bootstrap, name, topic, 0) == []
 
