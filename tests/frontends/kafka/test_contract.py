@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.consumer_protocol import assignment, encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message
@@ -165,7 +167,10 @@ async def described(side: Side) -> Any:
 
 @contextmanager
 def being_converted(front: Front, group: str) -> Iterator[None]:
-    with front.serving(group).coordinator.groups.change(group):
+    """Requests that wait for the end of the conversion wait only shortly, so that no session ends meanwhile."""
+    wait = Groups.wait_until_loaded
+    is_short = mock.patch.object(Groups, "wait_until_loaded", lambda groups, names: wait(groups, names, 0.1))
+    with is_short, front.serving(group).coordinator.groups.change(group):
         yield
 
 
