@@ -407,6 +407,17 @@ class GroupMetadataManager:
             group.metadata.state = state
         return error
 
+    async def remove_group(self, group_id: str) -> Error:
+        """Deletes a group whose members are coordinated elsewhere by now, if it exists. The log says first that it has
+        none: a group with members is never deleted."""
+        if not self.has(group_id):
+            return Error.NONE
+        group = self.group(group_id)
+        known = group.metadata if group is not None else GroupMetadata(group_id)
+        now_ms, generation = self.now_ms(), known.generation_id
+        empty = GroupMetadata(group_id, ClassicState.EMPTY, now_ms, generation, known.protocol_type)
+        return await self.store_group(empty, {}) or await self.delete_group(group_id)
+
     def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
         yield from self._emptiness(group_id)
         at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // (len(group_id.encode()) + _TOPIC_BYTES))

@@ -17,6 +17,7 @@ from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.lag_metrics import LagSampler, measure_lags
 from kafka_coord.zk import connect
+from kafka_coord.zk.brokers import read_brokers
 from tests.cli.running import Run, run, started
 from tests.coordinator.harness import Instance
 from tests.monitor.deleting import delete_records
@@ -36,6 +37,7 @@ def group() -> str:
 def coord(kafka_cluster: KafkaCluster) -> Iterator[Run]:
     """Commands on the ZooKeeper of the brokers, with an elected coordinator."""
     instance = Instance(kafka_cluster.zookeeper, 1).start_elected()
+    eventually(lambda: (found := read_brokers(instance.store)) is not None and found.live)
     yield partial(run, zookeeper=kafka_cluster.zookeeper)
     instance.stop()
 

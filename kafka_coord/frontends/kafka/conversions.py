@@ -177,7 +177,7 @@ class Conversions:
             is_rejoining = any(one.waits for one in group.members.values())
             end = machine.end(Error.NOT_COORDINATOR if is_rejoining else Error.NONE)
             self._client_assigned.carry_out(name, machine, end)
-            await self._manager.delete_group(name)  # if that fails, it is repeated when somebody joins
+            await self._manager.remove_group(name)  # if that fails, it is repeated when somebody joins
         log.info("converted a client-assigned group with its members group=%s members=%d", name, len(members))
         return len(members)
 
@@ -287,8 +287,7 @@ class Conversions:
         places, manager = await self._places(name, group), self._manager
         error, offsets = await self._managed.stored(name)
         exist = await self._managed.administration.topics_that_exist(name, {topic for topic, _ in offsets})
-        if error is Error.NONE and manager.has(name):  # what an earlier conversion has left there
-            error = await manager.delete_group(name)
+        error = error or await manager.remove_group(name)  # what an earlier conversion has left there
         offsets = {where: one for where, one in offsets.items() if where[0] in exist}
         error = error or await self._copy(name, offsets)
         if error is not Error.NONE:
@@ -330,7 +329,7 @@ class Conversions:
     async def _forgotten(self, name: str, record: GroupRecord) -> None:
         """Removes from the log what a conversion has left there."""
         if self._kinds.record_of(name) == record:
-            await self._manager.delete_group(name)
+            await self._manager.remove_group(name)
 
     async def _copy(self, name: str, offsets: Offsets) -> Error:
         """Writes the offsets to the log and returns the error."""

@@ -679,12 +679,7 @@ class Moves:
 
     async def _removed(self, name: str) -> None:
         """Removes what the log has of the group. It has no members there any more."""
-        group, manager = self._group(name), self._manager
-        if group.members:
-            empty = GroupMetadata(name, ClassicState.EMPTY, manager.now_ms(), group.generation_id, group.protocol_type)
-            _refuse(await manager.store_group(empty, {}))
-        if manager.has(name):
-            _refuse(await manager.delete_group(name))
+        _refuse(await self._manager.remove_group(name))
 
     async def _opened(self, name: str, kind: str) -> None:
         """Lets the members into the namesake. They wait, because the fence does not join again. It is opened before

@@ -126,6 +126,7 @@ def test_groups_that_exist_before_kinds_are_recorded_are_recorded_as_what_they_a
     eventually(lambda: kind(front, in_log) is GroupKind.CLIENT_ASSIGNED)
     eventually(lambda: kind(front, in_both) is GroupKind.CLIENT_ASSIGNED)
     assert kind(front, f"{group}-none") is None
+    front.store.delete(layout.group(in_both))
     here.close()
 
 

@@ -186,7 +186,9 @@ def test_operators_move_groups_over_http(front: Front, topic: str, group: str, c
         assert "as planned" in coord("groups", "history", other, "--actions").out
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("count", [3, 200])
 def test_a_cluster_is_rolled_out_and_left_again_as_the_page_says(
     front: Front, service: object, group: str, coord: Run, count: int
 ) -> None:
