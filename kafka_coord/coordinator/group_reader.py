@@ -153,7 +153,10 @@ def observe(
     images = read_images(store, wanted, everywhere=True)
     may_be_empty = any(not one.registered and not one.ledgers for one in images.values())
     retention = retention_in(read_each(store, [GetData(layout.RETENTION)] if may_be_empty else ()))
-    others = _of_others(store, [name for name, one in images.items() if one.assignment is None and one.registered])
+    new = [name for name, one in images.items() if one.registered and not (one.assignment and one.assignment.members)]
+    others, again = _recorded(store, new)
+    images = {name: one for name, one in images.items() if name not in again}
+    images |= read_images(store, [one for one in wanted if one.group in again], everywhere=True)
     results: list[Snapshot | StoreError | None] = []
     for query in queries:
         image = images.get(query.memory.group)
@@ -168,18 +171,21 @@ def observe(
     return results
 
 
-def _of_others(store: Store, new: Sequence[str]) -> dict[str, Pause]:
-    """Returns those of the groups without a target that are recorded as groups of another kind (ADR 59). They are held,
-    as if somebody had paused them. Read after the group's znodes: who records another kind has seen that there were
-    none. Raises :class:`StoreError`."""
+def _recorded(store: Store, new: Sequence[str]) -> tuple[dict[str, Pause], frozenset[str]]:
+    """Returns those of the groups without members in a target that are recorded as groups of another kind (ADR 59), and
+    those that are recorded as managed.
+
+    Read after the group's znodes: who records another kind has seen that there were none. Such groups are held, as if
+    somebody had paused them. The others must be read again: a conversion registers the members, with what they hold,
+    before it records that the group is managed. Raises :class:`StoreError`."""
     try:
         records = read_kinds(store, new) if new else {}
     except MalformedValue as error:
-        return dict.fromkeys(new, Pause(reason=str(error)))
+        return dict.fromkeys(new, Pause(reason=str(error))), frozenset()
     why = "the group is recorded as {0}; to serve these consumers, make it managed"
-    return {
-        name: Pause(reason=why.format(one.kind)) for name, one in records.items() if one.kind is not GroupKind.MANAGED
-    }
+    again = frozenset(name for name, one in records.items() if one.kind is GroupKind.MANAGED)
+    others = {name: Pause(reason=why.format(one.kind)) for name, one in records.items() if name not in again}
+    return others, again
 
 
 def _observed(

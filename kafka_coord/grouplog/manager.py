@@ -112,7 +112,8 @@ class GroupMetadataManager:
         self._under_way: dict[str, list[Offsets]] = {}
         """The commits that are being written, by group id."""
         self.other_members: Callable[[int], Mapping[Key, int | None]] = lambda _partition: {}
-        """Returns the members of the partition's groups that are not in the log, as :class:`Heard` notes members."""
+        """Returns the members of the partition's managed groups, as :class:`Heard` notes members. If a conversion has
+        left such a group in the log, too, its members there do not count."""
         self._noting: dict[int, asyncio.Task[None]] = {}
         """The tasks that note which members were heard, by partition."""
         self._proving: dict[int, asyncio.Task[Error]] = {}
@@ -267,13 +268,12 @@ class GroupMetadataManager:
                 return
 
     def _heard(self, term: LogTerm) -> Heard:
-        now = term.now()
-        left_ms = dict(self.other_members(term.partition))
+        now, left_ms = term.now(), dict[Key, int | None]()
         for group_id, group in self.groups_of(term.partition).items():
             for member in group.metadata.members.values():
                 is_heard, left_s = member.is_heard, max(0.0, member.expires_at - now)
                 left_ms[group_id, member.member_id] = None if is_heard else round(left_s * 1000)
-        return Heard(term.term, left_ms)
+        return Heard(term.term, {**left_ms, **self.other_members(term.partition)})
 
     # --- rights ------------------------------------------------------------------------------------------------------
 

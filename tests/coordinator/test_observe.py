@@ -4,10 +4,12 @@ from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.group_reader import GroupQuery, observe
 from kafka_coord.coordinator.image import Snapshot
 from kafka_coord.coordinator.memory import GroupMemory
-from kafka_coord.model import Assignment, Ledger, Member, PartitionSet, Subscription
+from kafka_coord.model import Assignment, GroupKind, Ledger, Member, PartitionSet, Subscription
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import Refusals
+from kafka_coord.model.names import partition_of
 from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import GroupRecord, change_kinds
 from kafka_coord.zk.store import Delete
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import Quiet, SimulatedStore, connected_store
@@ -45,6 +47,43 @@ def test_a_member_that_vanishes_between_the_two_reads_has_its_grace_period() -> 
     assert snapshot.observation.in_grace == {"c1"}
 
 
+class _ConvertedBeforeTheRecordIsRead(Quiet):
+    """The group, which is recorded as client-assigned, becomes managed after its znodes were read."""
+
+    def __init__(self, server: SimulatedZooKeeper) -> None:
+        self._store, self.is_converted = connected_store(server), False
+
+    def before_effect(self, _store: SimulatedStore, doing: str) -> None:
+        if layout.KINDS in doing and not self.is_converted:
+            self.is_converted = True
+            held = Ledger("c1", 1, PartitionSet({"flights": frozenset({0, 1})}))
+            self._store.create(layout.ledger("delays", "c1"), held.to_bytes())
+            record_as(self._store, GroupKind.MANAGED)
+
+
+def record_as(store: SimulatedStore, kind: GroupKind) -> None:
+    change_kinds(store, partition_of("delays"), lambda before: {**before, "delays": GroupRecord(kind)})
+
+
+def test_what_the_members_hold_is_known_once_their_group_is_recorded_as_managed() -> None:
+    server = SimulatedZooKeeper()
+    writer = connected_store(server)
+    for path in (layout.ids("delays"), layout.owners("delays"), layout.channel("delays", "c1")):
+        writer.ensure_path(path)
+    member = Member("c1", 1, Subscription.to(["flights"]))
+    writer.create(layout.registration("delays", "c1"), fields.dump(member.to_json()))
+    record_as(writer, GroupKind.CLIENT_ASSIGNED)
+    around = _ConvertedBeforeTheRecordIsRead(server)
+
+    query = GroupQuery(GroupMemory("delays"), {}, ())
+    (snapshot,) = observe(connected_store(server, around=around), [query], epoch=1, options=CoordinatorOptions())
+
+    assert around.is_converted
+    assert isinstance(snapshot, Snapshot)
+    assert snapshot.observation.pause is None
+    assert snapshot.observation.ledgers["c1"].owned == PartitionSet({"flights": frozenset({0, 1})})
+
+
 class _Counts(Quiet):
     reads = 0
 
@@ -58,7 +97,10 @@ def test_a_pass_takes_one_request_and_a_second_one_for_everything_that_the_first
         store.ensure_path(path)
     member = Member("c1", 1, Subscription.to(["flights"]))
     store.create(layout.registration("delays", "c1"), fields.dump(member.to_json()))
-    store.create(layout.assignment("delays"), fields.dump(Assignment(1, 1, "", "sticky", "", {}).to_json()))
+    store.create(
+        layout.assignment("delays"),
+        fields.dump(Assignment(1, 1, "", "sticky", "", {"c1": PartitionSet({"flights": frozenset({0})})}).to_json()),
+    )
     memory, requests.reads = GroupMemory("delays"), 0
 
     def seen() -> Snapshot:

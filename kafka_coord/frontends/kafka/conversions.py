@@ -27,6 +27,7 @@ from kafka_coord.frontends.kafka.moving import FREEZE_S, MoveRefused, Moves
 from kafka_coord.frontends.kafka.native import KindFinder, Kinds
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.model import GroupKind, Request
+from kafka_coord.model.names import is_legal
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.zk.kinds import GroupRecord
 
@@ -177,7 +178,8 @@ class Conversions:
             is_rejoining = any(one.waits for one in group.members.values())
             end = machine.end(Error.NOT_COORDINATOR if is_rejoining else Error.NONE)
             self._client_assigned.carry_out(name, machine, end)
-            await self._manager.remove_group(name)  # if that fails, it is repeated when somebody joins
+            if await self._manager.remove_group(name) is not Error.NONE:
+                self._client_assigned.run(self._completed([name], _asked_by(asked)))
         log.info("converted a client-assigned group with its members group=%s members=%d", name, len(members))
         return len(members)
 
@@ -221,12 +223,12 @@ class Conversions:
                 if others:
                     return _refused(_in_the_way(name, others))
                 if not group.is_decided:
-                    return _unfinished(name, "no coordinator is elected")
+                    return _unfinished(name, "the elected coordinator has not assigned its partitions yet")
                 places, count = await self._left_to_clients(name, group)
         except (StoreError, MalformedValue) as failure:
             return _unfinished(name, str(failure))
-        if not await self._is_cleared(name, asked):
-            self._client_assigned.run(self._cleared(name, asked))
+        if await self._complete(name, asked.reason, asked.by) is not Error.NONE:
+            self._client_assigned.run(self._completed([name], asked.reason, asked.by))
         log.info(
             "converted a managed group to client-assigned group=%s offsets=%d members=%d reason=%s",
             *(name, count, places, _asked_by(asked)),
@@ -234,34 +236,51 @@ class Conversions:
         )
         return _done(f"group {name} is client-assigned now, with {counted(count, 'offset')}{_and_members(places)}")
 
-    async def _cleared(self, name: str, asked: Request) -> None:
-        record = self._kinds.record_of(name)
-        while self._kinds.record_of(name) == record and partition_of(name) in self._manager.terms:
-            await asyncio.sleep(_CLEAR_AGAIN_S)
-            if await self._is_cleared(name, asked):
-                break
+    def begin(self, partition: int) -> None:
+        """Completes what conversions of earlier terms have left undone, now that the partition's term has begun."""
+        self._client_assigned.run(self._completed_of(partition))
 
-    async def _is_cleared(self, name: str, asked: Request) -> bool:
-        """Removes what is left of a managed group in ZooKeeper. Returns whether that worked."""
-        try:
-            why_not = await self._managed.administration.remove(name, asked.reason, asked.by)
-        except StoreError as error:
-            why_not = str(error)
-        if why_not:
-            log.info("cannot remove what is left of a managed group=%s yet: %s", name, why_not)
-        return not why_not
+    async def _completed_of(self, partition: int) -> None:
+        while not self._managed.terms.knows_partition(partition):
+            if partition not in self._manager.terms:
+                return
+            await asyncio.sleep(_REST_CHECK_S)
+        left = sorted(self._manager.groups_of(partition).keys() & set(self._managed.groups))
+        await self._completed(left, "an earlier term began it")
+
+    async def _completed(self, names: Sequence[str], why: str, by: str = "the conversion") -> None:
+        """Completes conversions of groups that are in the log and in ZooKeeper, as long as this term lasts."""
+        terms = self._manager.terms
+        began = {one: terms.get(partition_of(one)) for one in names}
+        while names := [one for one in names if terms.get(partition_of(one)) is began[one] is not None]:
+            names = [one for one in names if await self._complete(one, why, by) is not Error.NONE]
+            await asyncio.sleep(_CLEAR_AGAIN_S if names else 0)
+
+    async def _complete(self, name: str, why: str, by: str) -> Error:
+        """Removes the group where its record says that it is not. Returns whether that has to be tried again."""
+        kind, term = self._kinds.of(name), self._manager.terms.get(partition_of(name))
+        if term is None or self._groups.is_changing(name, or_writing=False):
+            return Error.COORDINATOR_LOAD_IN_PROGRESS
+        if kind is GroupKind.MANAGED and self._manager.has(name):
+            error = await self._groups.take_over(name, why)
+            return Error.NONE if error is Error.UNKNOWN_MEMBER_ID else error  # members hold the partitions already
+        if kind is not GroupKind.CLIENT_ASSIGNED or not is_legal(name):
+            return Error.NONE
+        with self._groups.clearing(name):
+            return await self._managed.administration.clear(name, why, by, term.znode_version)
 
     async def _places(self, name: str, group: RegisteredMembers) -> list[Place]:
         """Returns what each member holds, while all its requests wait and nothing of it is being written."""
-        places = None
-        while places is None or {one.consumer for one in places} != group.protocols.keys():
+        while (places := await self._managed.terms.places(name)) is None:
             await asyncio.sleep(_CHECK_S)
-            places = await self._managed.terms.places(name)
+        if {one.consumer for one in places} != group.protocols.keys():  # nobody is heard while the group is frozen
+            raise _Unfinished("its members have not all been heard yet")
         return places
 
     async def _left_to_clients(self, name: str, group: RegisteredMembers) -> tuple[int, int]:
         """Makes a group client-assigned, and returns the numbers of its members and offsets."""
         manager, record = self._manager, self._kinds.record_of(name)
+        term = manager.terms.get(partition_of(name))
         sessions = [one.session_timeout_ms / 1000 for one in group.members.values()]
         if record is None:
             raise _Unfinished("it has no record")
@@ -274,7 +293,7 @@ class Conversions:
             await asyncio.shield(self._forgotten(name, record))
             raise
         self._managed.groups.discard(name)
-        if machine is not None:
+        if machine is not None and manager.terms.get(partition_of(name)) is term:  # a later one has read the log
             manager.states[partition_of(name)].groups[name] = machine
             is_settled = all(one.is_settled for one in places) and len({one.generation for one in places}) == 1
             news = [] if is_settled else machine.handle(TopicsReplaced(), manager.now(name))
@@ -362,7 +381,7 @@ async def _within(sessions_s: Iterable[float], work: Coroutine[Any, Any, T]) -> 
         async with asyncio.timeout(frozen_s):
             return await work
     except TimeoutError as error:
-        raise _Unfinished(f"it took longer than {frozen_s:.1f} s; its members may not have been heard yet") from error
+        raise _Unfinished(f"it took longer than {frozen_s:.1f} s") from error
 
 
 def _done(message: str) -> Converted:

@@ -55,6 +55,8 @@ class Groups:
         }
         self._changing: set[str] = set()
         """The groups that are being converted. Requests about them are refused, so that clients retry."""
+        self._clearing: set[str] = set()
+        """The groups of which the remains of a conversion are being removed. None of them is converted."""
 
     # --- finding -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Groups:
             return Error.COORDINATOR_LOAD_IN_PROGRESS  # the coordinator would refuse the offsets
         reason = f"taken over with the offsets of the client-assigned group: {why}"
         keeps, administration = self._kinds.are(GroupKind.MANAGED, name), self._managed.administration
-        error = Error.NONE if keeps else await administration.clear(name, why, term.znode_version)
+        error = Error.NONE if keeps else await administration.clear(name, why, "the conversion", term.znode_version)
         if error is Error.NONE:
             error = await administration.adopt(name, offsets, reason, term.znode_version, keeps=keeps)
         log.info(
@@ -220,7 +222,16 @@ class Groups:
 
     def is_changing(self, name: str, *, or_writing: bool = True) -> bool:
         """Returns whether the group is being converted or, with ``or_writing``, offsets of it are being written."""
-        return name in self._changing or (or_writing and self._manager.is_writing(name))
+        return name in self._changing | self._clearing or (or_writing and self._manager.is_writing(name))
+
+    @contextmanager
+    def clearing(self, name: str) -> Iterator[None]:
+        """Keeps the group from being converted, while requests about it go on."""
+        self._clearing.add(name)
+        try:
+            yield
+        finally:
+            self._clearing.discard(name)
 
     @contextmanager
     def change(self, name: str) -> Iterator[None]:

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.sessions import Key as SessionKey
 from kafka_coord.errors import (
     BrokerError,
     KafkaCoordError,
@@ -48,6 +49,7 @@ from kafka_coord.grouplog.term import Claimed, TermEnded
 from kafka_coord.grouplog.trees import claim_term, is_current_term
 from kafka_coord.kafka.authentication import PLAINTEXT, BrokerSecurity
 from kafka_coord.kafka.connection import BrokerConnection, LeadsNoMore, LeadsNotYet, NotSent, RightMissing, connect
+from kafka_coord.model import GroupKind
 from kafka_coord.model.names import group_pattern, left_to_brokers
 from kafka_coord.model.offsets import Retention
 from kafka_coord.model.sequences import some
@@ -190,7 +192,7 @@ class KafkaListener:
             lambda asked: self._call(self.coordinator.conversions.convert, asked),
             self._limits.consumer_session_timeout_s,
         )
-        self.manager.other_members = self.managed.left_ms
+        self.manager.other_members = self._heard_of_managed
         managed = ManagedGroups(
             self.managed, Administration(store, self.managed), self.manager, broker_id, self._limits
         )
@@ -505,6 +507,7 @@ class KafkaListener:
             sessions = self.manager.states[partition].sessions
             self.managed.begin(partition, self.manager.terms[partition].znode_version, sessions)
             self.coordinator.moves.begin(partition)
+            self.coordinator.conversions.begin(partition)
         except TreeRefused as error:
             await self._refuse(error)
         except RightMissing as error:
@@ -558,6 +561,11 @@ class KafkaListener:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)
+
+    def _heard_of_managed(self, partition: int) -> dict[SessionKey, int | None]:
+        """A conversion that an earlier term began may have left members of a group that is not managed."""
+        left_ms = self.managed.left_ms(partition)
+        return {key: ms for key, ms in left_ms.items() if self.kinds.are(GroupKind.MANAGED, key[0])}
 
     def _topics_have_changed(self) -> None:
         self.topics_changed.set()

@@ -143,6 +143,7 @@ class Term:
         self._watches = Watches(store, wake)
         self._registering: list[Registering] = []
         self._unread_groups: dict[str, str] = {}
+        self._sought: set[str] = set()
         self._find_due = 0.0
         self._members_to_read: dict[MemberId, None] = {}
         self._commands_to_read: dict[MemberId, CommandId] = {}
@@ -171,14 +172,21 @@ class Term:
         self._unread_groups = unread
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
         for registration, options in members:
-            if (registration.group, registration.consumer) not in self.machine.members:
+            known = self.machine.members.get((registration.group, registration.consumer))
+            if known is not None and known.id.incarnation != registration.incarnation:
+                self._handle(stimuli.RegistrationDeleted(known.id))  # its watch is late
+                known = None
+            if known is None:
                 left_s = self._session_left_s(registration, options)
                 self._handle(stimuli.MemberFound(self._track(registration), options, left_s))
 
     def look(self, group: str) -> None:
         """Makes the next step find members of the group that were registered by somebody else."""
-        self._unread_groups.setdefault(group, "they were registered by somebody else")
-        self._find_due = 0.0
+        self._sought.add(group)
+
+    def is_sought(self, group: str) -> bool:
+        """Returns whether the group may have members that :meth:`look` has yet to find."""
+        return group in self._sought
 
     def close(self) -> None:
         self._watches.close()
@@ -297,8 +305,9 @@ class Term:
             return began_at + _AGAIN_S
         arrived, self._arrived = self._arrived, []
         self._handle(*arrived, stimuli.TimersDue())
-        if self._unread_groups and began_at >= self._find_due:
-            self._find(self._unread_groups)
+        if self._sought or (self._unread_groups and began_at >= self._find_due):
+            self._find(self._unread_groups.keys() | self._sought)
+            self._sought.clear()
         self._register()
         isolated(list(self._members_to_read), self._read_members, self._member_unread)
         self._watches.step()

@@ -102,6 +102,8 @@ class Process:
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_at(self.world.now, callback, *args, context=context)
 
+    call_soon_threadsafe = call_soon
+
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_at(self.world.now + delay, callback, *args, context=context)
 

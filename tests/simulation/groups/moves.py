@@ -19,6 +19,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Node
+from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.moving import MoveRefused
 from kafka_coord.frontends.kafka.native import FENCE, Kinds, NativeGroups, PassedOn
 from kafka_coord.grouplog.manager import partition_of
@@ -119,20 +120,26 @@ class Front(Instance):
             history.world, history.net, history.log, history.znode, broker, history.topic, history.registry
         )
         self.manager.limits = _LIMITS
-        self.store = connected_store(history.server)
+        self.store = self._connected()
         self.kinds, self._read_version = Kinds(self.store), -2
         self.known.newest_version = _newest  # type: ignore[method-assign, assignment]
         self.known.native_coordinator = self._native_coordinator  # type: ignore[method-assign, assignment]
         self.coordinator = GroupCoordinator(
             self.manager,
             self.known,
-            NoManagedGroups(),
+            self._managed(),
             lambda: f"{broker}.{history.fresh()}",
             native=Beside(self),
             left_to_brokers=lambda _name: history.is_native_first,
         )
         history.front_of[self.process] = self
         self.process.start(self._hear)
+
+    def _connected(self) -> SimulatedStore:
+        return connected_store(self.history.server)
+
+    def _managed(self) -> ManagedGroups:
+        return NoManagedGroups()
 
     @property
     def deaf(self) -> bool:
@@ -210,6 +217,7 @@ class MoveHistory:
     """``faults`` are the possible kinds."""
 
     left: set[str]
+    front: type[Front] = Front
 
     def __init__(self, seed: int, faults: frozenset[str] = FAULTS) -> None:
         self.seed, self.world = seed, World(seed)
@@ -234,7 +242,7 @@ class MoveHistory:
         self._fresh, self.is_native_first = 0, rng.random() < 0.7
         self.front_of: dict[object, Front] = {}
         self.brokers = {broker: Broker(self, broker) for broker in BROKERS}
-        self.fronts = {broker: Front(self, broker) for broker in BROKERS}
+        self.fronts = {broker: self.front(self, broker) for broker in BROKERS}
         for front in self.fronts.values():
             self.registry.register(front)
         self._waiting: dict[Process, dict[asyncio.Future[bytes], Callable[[], None]]] = defaultdict(dict)
@@ -446,7 +454,7 @@ class MoveHistory:
 
     def _restart(self, broker: int) -> None:
         if self.fronts[broker].process.killed:
-            self.fronts[broker] = Front(self, broker)
+            self.fronts[broker] = self.front(self, broker)
             self.registry.register(self.fronts[broker])
 
     def _freeze(self) -> None:
@@ -545,6 +553,9 @@ class MoveHistory:
             raise InvariantBroken(f"the group is native, and the instances have left {fences or 'theirs'}")
         if record is not None and record.fenced and (others or not fences):
             raise InvariantBroken(f"the group is the instances', and the brokers' has {others} members {fences}")
+        self._all_served()
+
+    def _all_served(self) -> None:
         for reader in self.readers:
             last_at = reader.heard_at if reader.is_member and not reader.positions else reader.committed_at
             if not reader.plain and self.world.now - last_at > _SERVED_WITHIN_S:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -144,7 +144,8 @@ class Administration:
             log.warning("cannot take over group=%s: %s", group, error)
             return Error.COORDINATOR_NOT_AVAILABLE
         self._terms.groups.add(group)
-        refused, _ = await self.set_offsets(group, {tp: offsets[tp] for tp in missing}, "the conversion", why)
+        chosen = {tp: offsets[tp] for tp in missing}
+        refused, _ = await self.set_offsets(group, chosen, "the conversion", why, fence=fence)
         return refused
 
     async def admit(
@@ -154,17 +155,25 @@ class Administration:
         hold. Until the group is recorded as managed, nobody acts on that: see the coordinator's reading of records.
         Raises :class:`StoreError`."""
         fence = Check(layout.log_partition(partition_of(group)), term)
-        await asyncio.to_thread(write_members, self._store, group, members, generation, topic_ids, fence)
-
-    async def clear(self, group: str, why: str, term: int) -> Error:
-        """Removes what a conversion has left of a group that is not managed, unless consumers wait for it to be."""
-        if group not in self._terms.groups:
-            return Error.NONE
+        writing = asyncio.create_task(
+            asyncio.to_thread(write_members, self._store, group, members, generation, topic_ids, fence)
+        )
         try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])  # nobody can stop the thread, and what it writes must be removed
+            raise
+
+    async def clear(self, group: str, why: str, by: str, term: int) -> Error:
+        """Removes what a conversion has left of a group that is not managed, unless consumers wait for it to be."""
+        fence = Check(layout.log_partition(partition_of(group)), term)
+        try:
+            if await asyncio.to_thread(self._store.exists, layout.group(group)) is None:
+                return Error.NONE
             await self.withdraw(group, term)
             if (await self.registered(group)).protocols:
                 return Error.NONE
-            why_not = await self.remove(group, why, "the conversion")
+            why_not = await self._removed(group, why, by, fence)
         except StoreError as error:
             why_not = str(error)
         if not why_not:
@@ -196,10 +205,10 @@ class Administration:
             self._terms.groups.discard(group)
         return error
 
-    async def remove(self, group: str, reason: str, by: str) -> str:
+    async def _removed(self, group: str, reason: str, by: str, fence: Check) -> str:
         """Deletes what is left of a group that is not managed any more, provided that it has no members. Returns the
         reason if this fails, else ``""``. Raises :class:`StoreError`."""
-        answered = await self._answer(Request(RequestType.DELETE_GROUP, group, reason=reason, by=by))
+        answered = await self._answer(Request(RequestType.DELETE_GROUP, group, reason=reason, by=by), fence)
         if answered is None:
             return _SILENT
         if answered.result != _DONE:
@@ -227,11 +236,12 @@ class Administration:
         before: Mapping[TopicPartition, int] | None = None,
         *,
         is_recorded: bool = True,
+        fence: Check | None = None,
     ) -> tuple[Error, frozenset[TopicPartition]]:
         """Sets the offsets of partitions that no member holds, by several requests if there are many. Returns also the
         partitions that do not exist, as far as the coordinator knows: the others' offsets are set. With
         ``is_recorded``, the group's history records ``by``, ``reason`` and, if the offsets ``before`` are given, the
-        change."""
+        change. No request is sent once the ``fence`` fails."""
         gone = frozenset[TopicPartition]()
         waiting = list(parts(sorted(offsets), _OFFSETS_AT_ONCE))
         while waiting:
@@ -240,7 +250,7 @@ class Administration:
             change = offsets_change(before, values) if before is not None else ""
             request = Request(RequestType.RESET_OFFSETS, group, offsets=values, reason=reason, by=by, change=change)
             request = request if is_recorded else replace(request, unrecorded=True)
-            error, missing = await self._ask(request, Error.UNKNOWN_MEMBER_ID)
+            error, missing = await self._ask(request, Error.UNKNOWN_MEMBER_ID, fence)
             if missing:
                 gone |= missing
                 waiting[:0] = [others] if (others := [tp for tp in some if tp not in missing]) else []
@@ -277,11 +287,13 @@ class Administration:
         except StoreError as error:
             log.warning("cannot send %s of group=%s by %s: %s", request.type, request.group, request.by, error)
 
-    async def _ask(self, request: Request, refused: Error) -> tuple[Error, frozenset[TopicPartition]]:
+    async def _ask(
+        self, request: Request, refused: Error, fence: Check | None = None
+    ) -> tuple[Error, frozenset[TopicPartition]]:
         """Sends a request to the coordinator. Returns ``refused`` if the coordinator refuses it, with the partitions
         that a refused reset names as missing."""
         try:
-            answered = await self._answer(request)
+            answered = await self._answer(request, fence)
         except StoreError as error:
             log.warning("cannot send the coordinator a %s request group=%s: %s", request.type, request.group, error)
             return Error.COORDINATOR_NOT_AVAILABLE, frozenset()
@@ -293,9 +305,10 @@ class Administration:
             return Error.NONE, frozenset()
         return refused, frozenset(answered.partitions) if request.type is RequestType.RESET_OFFSETS else frozenset()
 
-    async def _answer(self, request: Request) -> Request | None:
+    async def _answer(self, request: Request, fence: Check | None = None) -> Request | None:
         """Sends the request and waits for the response. Returns the answered request, or ``None`` if it is not answered
-        in time or is withdrawn. Deletes the request in any case. Raises :class:`StoreError`."""
+        in time or is withdrawn. Deletes the request in any case. Raises :class:`StoreError`. The coordinator carries
+        requests out in their order, so behind a ``fence`` none of an earlier term follows one of a later term."""
         store, loop, changed = self._store, asyncio.get_running_loop(), asyncio.Event()
 
         def noted(_event: object) -> None:
@@ -303,7 +316,8 @@ class Administration:
                 loop.call_soon_threadsafe(changed.set)
 
         data = fields.dump(replace(request, timestamp_ms=time.time_ns() // 1_000_000).to_json())
-        path = await asyncio.to_thread(store.create, layout.REQUEST_PREFIX, data, sequence=True)
+        sends = store if fence is None else FencedStore(store, fence)
+        path = await asyncio.to_thread(sends.create, layout.REQUEST_PREFIX, data, sequence=True)
         deadline = loop.time() + ANSWER_S
         try:
             while (left_s := deadline - loop.time()) > 0:
@@ -417,33 +431,40 @@ def remove_members(store: Store, group: str, fence: Check) -> None:
 
 class RegisteredMembers(NamedTuple):
     """The members of a group. ``members`` are those that can be read. ``protocols`` maps each member to its protocol,
-    or to ``None`` if the member is not a stock client or cannot be read. ``target`` is the version of the group's
-    target. ``is_decided`` says whether a coordinator is elected."""
+    or to ``None`` if the member is not a stock client or cannot be read. ``target`` and ``history`` are the versions of
+    the group's target and history, and ``ledgers`` the consumers that have one. ``is_decided`` says whether a
+    coordinator is elected, and has decided who of the members gets what."""
 
     members: Mapping[str, Member]
     protocols: Mapping[str, str | None]
     target: int | None
+    history: int | None
+    ledgers: Collection[str]
     is_decided: bool
 
     def leaving(self, group: str) -> list[Op]:
-        """Returns what ends the group as a managed one, unless others have registered since."""
+        """Returns what ends the group as a managed one, unless others have registered since, or the coordinator has
+        decided anything, or carried out an operator's request."""
         ops: list[Op] = [Delete(layout.registration(group, one)) for one in self.protocols]
         target = [] if self.target is None else [Delete(layout.assignment(group), self.target)]
-        return [*ops, Delete(layout.ids(group)), *target]
+        decided = [] if self.history is None else [Check(layout.history(group), self.history)]
+        places = [Delete(layout.ledger(group, one)) for one in sorted(self.ledgers)]
+        return [*ops, *places, Delete(layout.ids(group)), *target, *decided]
 
 
 def read_registered(store: Store, group: str) -> RegisteredMembers:
     """Reads the group's members from ZooKeeper. Raises :class:`StoreError`."""
-
-    image = read_images(store, [Wanted(group)]).get(group)
-    is_decided = store.exists(layout.COORDINATOR) is not None
+    image = read_images(store, [Wanted(group, history=True)]).get(group)
+    is_elected = store.exists(layout.COORDINATOR) is not None
     if image is None:
-        return RegisteredMembers({}, {}, None, is_decided)
+        return RegisteredMembers({}, {}, None, None, (), is_elected)
     image.require_listings()
     members = {name: image.members.get(name) for name in sorted(image.registered)}
     protocols = {name: member.protocol if member is not None else None for name, member in members.items()}
     target = image.assignment.znode_version if image.assignment is not None else None
-    return RegisteredMembers(image.members, protocols, target, is_decided)
+    history = image.history.stat.version if image.history is not None else None
+    is_decided = is_elected and (target is not None or not members)
+    return RegisteredMembers(image.members, protocols, target, history, image.ledgers.keys(), is_decided)
 
 
 def topics_that_exist(store: Store, group: str, topics: Iterable[str]) -> frozenset[str]:

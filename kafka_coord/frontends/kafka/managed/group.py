@@ -136,11 +136,11 @@ class ManagedGroups:
         """Returns once the members that were admitted can act as if they had always been members of this group. Gives
         up after a while: then they join again."""
         self.groups.add(name)
+        self.terms.look(name)
         consumers = {one.request.key[1] for one in members}
         with suppress(TimeoutError):
             async with asyncio.timeout(_SEEN_WITHIN_S):
                 await self.administration.look(name)
-                await self.terms.look(name)
                 while not consumers.issubset(await self.terms.members(name) or ()):
                     await asyncio.sleep(_ADMITTED_CHECK_S)
                 await asyncio.gather(*(self._resume_one(name, one.request, generation) for one in members))

@@ -297,14 +297,17 @@ class ManagedTerms:
 
         return await self._ask(group, pass_on, refused, None if client is None else (client, member_id))
 
-    async def look(self, group: str) -> None:
-        """Finds members that were registered by somebody else."""
+    def look(self, group: str) -> None:
+        """Finds members that were registered by somebody else, as soon as ZooKeeper answers. Until then, requests about
+        the group are answered as while loading."""
 
-        def pass_on(served: Served, token: object) -> None:
-            served.term.look(group)
-            _resolve(token, None)
+        def look() -> None:
+            served = self._served.get(partition_of(group))
+            if served is not None:
+                served.term.look(group)
+                served.woken = True
 
-        await self._ask(group, pass_on, None)
+        self._pass(look)
 
     async def places(self, group: str) -> list[classic.Place] | None:
         """Answers what the group's classic members wait for, and returns what another kind of group must know of them,
@@ -358,7 +361,7 @@ class ManagedTerms:
         def take() -> None:
             served = self._served.get(partition_of(group))
             is_connected = self._store.session.state is SessionState.CONNECTED
-            if served is None or not served.has_begun or not is_connected:
+            if served is None or not served.has_begun or not is_connected or served.term.is_sought(group):
                 _resolve(answer, refused)
                 return
             served.woken = True
@@ -400,19 +403,23 @@ class ManagedTerms:
 
     def _run(self) -> None:
         while not self._closing:
-            self._news.clear()
-            while self._inbox:
-                self._guarded(self._inbox.popleft())
-            if self._store.session.state is SessionState.CONNECTED:
-                self._watches.step()
-                for served in list(self._served.values()):
-                    if served.woken or self._store.clock.monotonic() >= served.due:
-                        self._step(served)
-                self.conversions.pass_on(self._term_of)
+            self.turn()
             self._news.wait(self._sleep_s())
         for partition in list(self._served):
             self._end(partition)
         self._watches.close()
+
+    def turn(self) -> None:
+        """Does all work that is due."""
+        self._news.clear()
+        while self._inbox:
+            self._guarded(self._inbox.popleft())
+        if self._store.session.state is SessionState.CONNECTED:
+            self._watches.step()
+            for served in list(self._served.values()):
+                if served.woken or self._store.clock.monotonic() >= served.due:
+                    self._step(served)
+            self.conversions.pass_on(self._term_of)
 
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
