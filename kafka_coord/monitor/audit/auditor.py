@@ -531,7 +531,7 @@ class Auditor:
 
 def _is_of_a_conversion(znode: Znode, change: Change) -> bool:
     """Returns whether the change is part of a group's conversion: its first history, the first ledgers of its members,
-    the removal of the target of a group that is managed no longer, or the response to the operator's request."""
-    if znode.kind in {Kind.HISTORY, Kind.LEDGER}:
-        return change.old is None
-    return znode.kind is Kind.REQUEST or (znode.kind is Kind.TARGET and change.new is None)
+    the removal of the target and ledgers of a group that is not managed, or the response to the operator's request."""
+    if znode.kind in {Kind.HISTORY, Kind.LEDGER} and change.old is None:
+        return True
+    return znode.kind is Kind.REQUEST or (znode.kind in {Kind.TARGET, Kind.LEDGER} and change.new is None)
