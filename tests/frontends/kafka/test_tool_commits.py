@@ -18,6 +18,7 @@ from kafka_coord.model import CommittedOffset, PartitionSet, Request, TopicParti
 from kafka_coord.model import json_fields as fields
 from kafka_coord.wire.frames import RequestHeader
 from kafka_coord.wire.messages import message
+from kafka_coord.zk.store import Check
 from tests.frontends.kafka.callers import OpenCaller
 
 MAY_BE_A_TOOL = GroupMetadata("g", generation_id=3, protocol_type=CONSUMER)
@@ -122,7 +123,9 @@ def test_many_offsets_of_a_tool_are_requests_that_the_coordinator_can_read() -> 
     class Asked(Administration):
         requests: ClassVar[list[Request]] = []
 
-        async def _ask(self, request: Request, refused: Error) -> tuple[Error, frozenset[TopicPartition]]:
+        async def _ask(
+            self, request: Request, refused: Error, fence: Check | None = None
+        ) -> tuple[Error, frozenset[TopicPartition]]:
             self.requests.append(request)
             return Error.NONE, frozenset()
 
@@ -142,7 +145,7 @@ def test_a_commit_of_a_partition_that_the_coordinator_does_not_know_costs_only_t
     class Refusing(Administration):
         written: ClassVar[dict[TopicPartition, int]] = {}
 
-        async def _answer(self, request: Request) -> Request:
+        async def _answer(self, request: Request, fence: Check | None = None) -> Request:
             missing = PartitionSet.of(tp for tp in request.offsets if tp.partition >= 2)
             if missing:
                 return replace(request, partitions=missing, result="refused", message="topic t has no partition 2")
