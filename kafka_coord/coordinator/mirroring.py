@@ -115,8 +115,6 @@ class MetadataMirror:
         self._asker: Asker | None = None
         self._mirror: Mirror | None = None
         self._record: ClusterRecord | None = None
-        self._kafka: str | None = None
-        """The id of the cluster to which the tree belongs, if it is known."""
         self._written: dict[str, bytes] = {}
         self._asked_all_at = self._asked_absent_at = self._not_before = self._copied_at = self._described_at = float(
             "-inf"
@@ -205,7 +203,6 @@ class MetadataMirror:
         if node is None:
             raise StoreError(f"{layout.CLUSTER} is gone", layout.CLUSTER)
         record = self._record = self._readable(node)
-        self._kafka = record.kafka
         if record.source is Source.BROKERS:
             pause_s = self._keep()
             now = self._store.clock.monotonic()
@@ -406,10 +403,10 @@ class MetadataMirror:
         if not addresses:
             raise BrokerError("no address of a broker is known: set --bootstrap")
         answer = asker.listing(listener, addresses, names)
-        if None not in {self._kafka, answer.cluster_id} and answer.cluster_id != self._kafka:
+        ours = self._record.kafka if self._record is not None else None
+        if None not in {ours, answer.cluster_id} and answer.cluster_id != ours:
             raise BrokerError(
-                f"they belong to cluster {answer.cluster_id}, but this tree, to cluster {self._kafka}:"
-                " correct --bootstrap"
+                f"they belong to cluster {answer.cluster_id}, but this tree, to cluster {ours}: correct --bootstrap"
             )
         return answer
 

@@ -79,9 +79,9 @@ class RequestType(StrEnum):
     """Remove the group and its offsets. Refused while the group has members, or if its offsets have changed since the
     zxid ``unchanged_since``."""
     CONVERT_GROUP = "convert-group"
-    """Convert the group to the kind ``to``. Refused while the group has members, except for the classic clients in a
-    managed group, which are evicted and rejoin. The instance that coordinates the group's partition of the groups log
-    carries this out, rather than the elected coordinator."""
+    """Convert the group to the kind ``to``, with its members. Refused while it has members that cannot go on in that
+    kind. The instance that coordinates the group's partition of the groups log carries this out, rather than the
+    elected coordinator."""
 
 
 GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN, RequestType.METADATA, RequestType.LET_GO}

@@ -23,7 +23,7 @@ from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.managed.administration import Admitted, RegisteredMembers
 from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL, Place
 from kafka_coord.frontends.kafka.managed.group import CannotBeMember, ManagedGroups
-from kafka_coord.frontends.kafka.moving import FREEZE_S, MoveRefused, Moves
+from kafka_coord.frontends.kafka.moving import MoveRefused, Moves, may_freeze_s
 from kafka_coord.frontends.kafka.native import KindFinder, Kinds
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.model import GroupKind, Request
@@ -169,8 +169,7 @@ class Conversions:
             sessions = [one.session_timeout_s for one in group.members.values()]
             try:
                 members = await _within(sessions, self._admitted(asked, machine, term.znode_version))
-                becomes = structs.replace(record, kind=GroupKind.MANAGED)
-                await self._kinds.record_surely(name, GroupKind.MANAGED, record, becomes)
+                await self._kinds.record_surely(name, GroupKind.MANAGED, record)
             except (Exception, asyncio.CancelledError):
                 await asyncio.shield(self._withdrawn(name, term.znode_version))
                 raise
@@ -286,9 +285,7 @@ class Conversions:
             raise _Unfinished("it has no record")
         try:
             places, offsets, machine = await _within(sessions, self._stored_in_log(name, group))
-            becomes = structs.replace(record, kind=GroupKind.CLIENT_ASSIGNED)
-            leaving = group.leaving(name)
-            await self._kinds.record_surely(name, GroupKind.CLIENT_ASSIGNED, record, becomes, leaving)
+            await self._kinds.record_surely(name, GroupKind.CLIENT_ASSIGNED, record, group.leaving(name))
         except (Exception, asyncio.CancelledError):
             await asyncio.shield(self._forgotten(name, record))
             raise
@@ -376,7 +373,7 @@ async def _moved(move: Callable[[str], Awaitable[str]], asked: Request) -> Conve
 
 async def _within(sessions_s: Iterable[float], work: Coroutine[Any, Any, T]) -> T:
     """Does what a group waits for, unless that takes too long for its members."""
-    frozen_s = min(FREEZE_S, *(one / 3 for one in sessions_s), FREEZE_S)
+    frozen_s = may_freeze_s(sessions_s)
     try:
         async with asyncio.timeout(frozen_s):
             return await work

@@ -222,7 +222,8 @@ class Groups:
 
     def is_changing(self, name: str, *, or_writing: bool = True) -> bool:
         """Returns whether the group is being converted or, with ``or_writing``, offsets of it are being written."""
-        return name in self._changing | self._clearing or (or_writing and self._manager.is_writing(name))
+        is_ours = name in self._changing or name in self._clearing
+        return is_ours or (or_writing and self._manager.is_writing(name))
 
     @contextmanager
     def clearing(self, name: str) -> Iterator[None]:

@@ -385,8 +385,7 @@ class Moves:
         if len({one.generation for one in theirs.values()}) > 1:
             raise MoveRefused("its members are not of one generation; try again")
         longest_ms = round(self._manager.limits.max_session_timeout_s * 1000)
-        sessions = [(one.session_ms or longest_ms) / 1000 for one in theirs.values()]
-        return theirs, began + min(FREEZE_S, *(one / 3 for one in sessions), FREEZE_S)
+        return theirs, began + may_freeze_s((one.session_ms or longest_ms) / 1000 for one in theirs.values())
 
     async def _copied(self, name: str, namesake: Namesake) -> int:
         """Copies the offsets, and returns their number. The fence's generation lies after every commit that the broker
@@ -615,7 +614,7 @@ class Moves:
         def doubts() -> None:
             self._keep(name, self._kept(name, None))
 
-        await self._kinds.record_surely(name, GroupKind.NATIVE, _TAKEN_OVER, _RETURNING, doubts=doubts)
+        await self._kinds.record_surely(name, GroupKind.NATIVE, _TAKEN_OVER, doubts=doubts)
 
     async def _fill(self, name: str, kind: str, stored: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Makes the namesake's offsets those that are stored here."""
@@ -690,6 +689,11 @@ class Moves:
             await fence.join(kind, sorted(group.candidates()), max(_longest_s(group), _HELD_UP_S))
         finally:
             fence.close()
+
+
+def may_freeze_s(sessions_s: Iterable[float]) -> float:
+    """Returns how long a group whose members have these session timeouts may be frozen, in seconds."""
+    return min([FREEZE_S, *(one / 3 for one in sessions_s)])
 
 
 def _longest_s(group: GroupMetadata) -> float:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
+from msgspec import structs
+
 from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.errors import BrokerError, Fenced, MalformedValue, StoreError
@@ -297,13 +299,12 @@ class Kinds:
         group: str,
         kind: GroupKind,
         expected: GroupRecord,
-        becomes: GroupRecord,
         ops: Sequence[Op] = (),
         doubts: Callable[[], None] = lambda: None,
     ) -> None:
         """Like :meth:`record`. If that fails, calls ``doubts``, and finds out what is recorded, as long as the term
-        lasts: who has left a group to others must not act for it any more. Raises only if the record is not what it
-        ``becomes``."""
+        lasts: who has left a group to others must not act for it any more. Raises only if the group is not of that kind
+        then."""
         partition = partition_of(group)
         try:
             await self.record(group, kind, expected, ops)
@@ -316,7 +317,7 @@ class Kinds:
                 except (StoreError, MalformedValue) as error:
                     log.info("cannot find out the kinds of groups partition=%d: %s; trying again", partition, error)
                     await asyncio.sleep(_LOOK_AGAIN_S)
-            if self.record_of(group) != becomes:
+            if self.record_of(group) != structs.replace(expected, kind=kind):
                 raise
 
     async def find_out(self, partition: int) -> None:

@@ -116,12 +116,9 @@ def _check_restored(store: Store) -> Iterator[Finding]:
 
 
 def _check_elections(store: Store) -> Iterator[Finding]:
-    try:
-        found = read_cluster_history(store)
-        yield from (of_groups.unreadable_finding(one) for one in found.unreadable)
-        yield from instances.check_elections(found, round(store.clock.time() * 1000))
-    except MalformedValue as damaged:
-        yield of_groups.unreadable_finding(Unreadable(damaged.where, damaged.reason))
+    found = read_cluster_history(store)
+    yield from (of_groups.unreadable_finding(one) for one in found.unreadable)
+    yield from instances.check_elections(found, round(store.clock.time() * 1000))
 
 
 def _check_topics(cluster: Cluster) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from kafka_coord.model import GroupKind, Request, RequestType, TopicInfo
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check
 from tests.simulation.groups.clients import GROUP, SESSION_MS, TOPIC
-from tests.simulation.groups.history import BROKERS
+from tests.simulation.groups.history import BROKERS, violation
 from tests.simulation.groups.instances import WALL_START_MS
 from tests.simulation.groups.judge import InvariantBroken
 from tests.simulation.groups.loop import Process, World
@@ -302,9 +302,4 @@ def play(seed: int, to: GroupKind, fault: str = "", at: int = -1) -> tuple[str, 
     """Returns the violation ("" if there is none) and the history."""
     history = ConversionHistory(seed, to, fault, at)
     with simulated(history):
-        try:
-            history.run()
-        except InvariantBroken as broken:
-            history.say(str(broken))
-            return str(broken), history
-    return "", history
+        return violation(history), history

@@ -499,13 +499,18 @@ def simulated_wire() -> Iterator[None]:
             setattr(module, name, real)
 
 
+def violation(history: Any) -> str:
+    """Runs the history, and returns the violation, or "" if there is none."""
+    try:
+        history.run()
+    except InvariantBroken as broken:
+        history.say(str(broken))
+        return str(broken)
+    return ""
+
+
 def play(seed: int, faults: frozenset[str] = FAULTS, turmoil_s: float = TURMOIL_S) -> tuple[str, GroupHistory]:
     """Returns the violation ("" if there is none) and the history."""
     with simulated_wire():
         history = GroupHistory(seed, faults, turmoil_s)
-        try:
-            history.run()
-        except InvariantBroken as broken:
-            history.say(str(broken))
-            return str(broken), history
-    return "", history
+        return violation(history), history

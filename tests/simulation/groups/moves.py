@@ -32,7 +32,7 @@ from kafka_coord.zk.store import GetData
 from kafka_coord.zk.store import Node as Data
 from tests.frontends.kafka.callers import NoManagedGroups
 from tests.simulation.groups.clients import GROUP, SESSION_MS, Elsewhere
-from tests.simulation.groups.history import BROKERS, simulated_wire
+from tests.simulation.groups.history import BROKERS, simulated_wire, violation
 from tests.simulation.groups.instances import FIRST_TREE, LIMITS, LOOK_S, Instance, Network, Registry, Znode
 from tests.simulation.groups.judge import InvariantBroken
 from tests.simulation.groups.line import Line
@@ -604,12 +604,7 @@ def play(seed: int, faults: frozenset[str] = FAULTS) -> tuple[str, MoveHistory]:
     """Returns the violation ("" if there is none) and the history."""
     history = MoveHistory(seed, faults)
     with simulated(history):
-        try:
-            history.run()
-        except InvariantBroken as broken:
-            history.say(str(broken))
-            return str(broken), history
-    return "", history
+        return violation(history), history
 
 
 def _is_ordinary(failure: str) -> bool:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from kafka_coord.model import GroupKind
@@ -19,14 +15,6 @@ pytestmark = [
 """A process may be killed between any two of its steps."""
 SEED = 1
 KINDS = [GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-    gc.collect()
 
 
 @pytest.mark.parametrize("to", KINDS)

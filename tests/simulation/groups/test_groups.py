@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.groups.history import FAULTS, TURMOIL_S, play
@@ -28,14 +24,6 @@ FOUND_BY = {
     "a newer term does not wait": 17,
 }
 """The seeds that found the rarer defects (``scripts/simulate --groups --planted``). They run first, to save time."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-    gc.collect()
 
 
 def test_invariants_hold_in_histories_with_faults() -> None:

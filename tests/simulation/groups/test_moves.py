@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -28,14 +25,6 @@ FOUND_BY = {
 }
 """The seeds that found the rarer defects. They run first, to save time."""
 WITHIN_SEEDS = 40
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-    gc.collect()
 
 
 def test_no_commit_is_lost_no_partition_has_two_readers_and_no_move_is_stuck() -> None:

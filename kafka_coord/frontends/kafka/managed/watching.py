@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from functools import partial
 
-from msgspec.structs import replace
-
 from kafka_coord.coordinator.image import decode_assignment
 from kafka_coord.coordinator.pending_requests import answer_op
 from kafka_coord.coordinator.tolerant_reads import read_each
@@ -70,8 +68,7 @@ class Targets:
 class ConversionRequests:
     """Watches for unanswered requests to convert groups. Only :meth:`answer` is thread-safe.
 
-    Passes each request to ``carry_out`` once in every term in which this instance serves the request's group. Sets the
-    request's ``unchanged_since`` to the zxid at which the request was created.
+    Passes each request to ``carry_out`` once in every term in which this instance serves the request's group.
     """
 
     def __init__(self, store: Store, watches: Watches, carry_out: Callable[[Request], None]) -> None:
@@ -103,9 +100,8 @@ class ConversionRequests:
         """Answers the request. Does nothing if the term is over, or if the request was withdrawn or has already been
         answered. Raises :class:`StoreError`."""
         fence = Check(layout.log_partition(partition_of(request.group)), term)
-        stored = replace(request, unchanged_since=0)
         with suppress(Fenced, MultiFailed):
-            write_fenced(self._store, fence, [(answer_op(stored, result, message),)])
+            write_fenced(self._store, fence, [(answer_op(request, result, message),)])
 
 
 def _conversion(name: str, node: Node) -> Request | None:
@@ -117,7 +113,7 @@ def _conversion(name: str, node: Node) -> Request | None:
         request = Request.from_json(value, where, znode_version=node.stat.version)
     except MalformedValue:
         return None  # the elected coordinator reports it
-    return None if request.answered else replace(request, unchanged_since=node.stat.czxid)
+    return None if request.answered else request
 
 
 LookUp = Callable[[Collection[str]], Awaitable[Mapping[str, TopicInfo | None]]]
