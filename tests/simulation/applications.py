@@ -143,8 +143,9 @@ class SimulatedFetchers:
         """The leader's epoch of the last batch of each partition. Unknown before the first batch, also after a seek."""
         self._follows: set[HeldPartition] = set()
         """The partitions that must go on at the end of their epoch, because their logs were cut."""
-        self._astray: set[HeldPartition] = set()
-        """The partitions of which nothing was handed out since a cut that they could not follow."""
+        self._on_course: set[HeldPartition] = set()
+        """The partitions of which something was handed out since they began, and since a cut that they could not
+        follow. Any other may stand where an offset of before a cut says."""
 
     # --- the application ---------------------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class SimulatedFetchers:
             holding = self.holdings[partition]
             self._handed(partition, begins[partition], end, holding in self._follows)
             self._follows.discard(holding)
-            self._astray.discard(holding)
+            self._on_course.add(holding)
             self.batch.append(holding)
         return bool(self.batch)
 
@@ -249,11 +250,11 @@ class SimulatedFetchers:
         holding = self.holdings.get(partition)
         if holding is None:
             return
-        if holding in self._epochs and holding not in self._astray:
+        if holding in self._epochs and holding in self._on_course:
             self._follows.add(holding)
         else:
             self._follows.discard(holding)
-            self._astray.add(holding)
+            self._on_course.discard(holding)
 
     def follows(self, partition: TopicPartition) -> bool:
         return self.holdings.get(partition) in self._follows

@@ -24,7 +24,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import forget_kind
 from tests.chaos.clients.log_settings import set_of_log
 from tests.cli.running import Run
-from tests.frontends.kafka.conftest import Front, end_term
+from tests.frontends.kafka.conftest import ELECTED, Front, end_term
 from tests.frontends.kafka.peer import Peer
 from tests.frontends.kafka.records import (
     PARTITIONS,
@@ -280,8 +280,9 @@ def _paused(server: ZooKeeperServer) -> Iterator[None]:
 
 
 @contextmanager
-def _stopped(service: CoordinatorService) -> Iterator[None]:
+def _stopped(service: CoordinatorService, front: Front) -> Iterator[None]:
     service.stop()
+    front.publish(ELECTED)  # its instance serves clients as before
     assert not service.leads
     yield
 
@@ -295,7 +296,7 @@ def test_a_native_group_goes_on_while_the_groups_log_zookeeper_and_the_coordinat
     consumed(front.brokers, group, topic, 10)
     with flowing(front, topic), working(front.bootstrap, group, topic, 2) as workers:
         eventually(lambda: kind(front, group) is GroupKind.NATIVE)
-        for away in (_log_refuses_writes(front, group), _paused(front.ensemble), _stopped(service)):
+        for away in (_log_refuses_writes(front, group), _paused(front.ensemble), _stopped(service, front)):
             with away:
                 known = [dict(one.committed) for one in workers]
                 newcomer = member(front.bootstrap, group, topic)
