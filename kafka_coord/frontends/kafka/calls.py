@@ -133,6 +133,7 @@ def beating(request: Any, software: str) -> ConsumerBeat:
         request.rack_id,
         request.rebalance_timeout_ms,
         software,
+        not request.member_id,
     )
 
 

@@ -107,7 +107,8 @@ class Assignments(NamedTuple):
 
 class ConsumerBeat(NamedTuple):
     """A KIP-848 heartbeat. The parts of ``topics``, and ``owned``, are ``None`` if they have not changed. ``owned`` is
-    by topic id. ``software`` is empty if the heartbeat must not be held."""
+    by topic id. ``software`` is empty if the heartbeat must not be held. If it ``is_new``, the member id was generated
+    for it, which clients of version 0 expect."""
 
     who: Who
     topics: ManagedTopics
@@ -116,6 +117,7 @@ class ConsumerBeat(NamedTuple):
     rack: str | None
     rebalance_timeout_ms: int
     software: str
+    is_new: bool = False
 
 
 class Commit(NamedTuple):

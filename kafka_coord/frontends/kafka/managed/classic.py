@@ -60,12 +60,10 @@ class _ClassicRequest(MemberRequest):
 
 @dataclass(frozen=True, slots=True)
 class ClassicJoin(_ClassicRequest):
-    """A JoinGroup request. If ``is_new`` is set, the client did not send a member id, and ``member_id`` was generated
-    for it. ``assignor`` is the chosen protocol. ``owned`` contains the partitions that the client keeps (none if it is
-    eager), and ``generation`` is the generation in which it received them, or -1 if the client did not send one.
-    ``registration`` is the content of the registration to write if the member is new."""
+    """A JoinGroup request. ``assignor`` is the chosen protocol. ``owned`` contains the partitions that the client keeps
+    (none if it is eager), and ``generation`` is the generation in which it received them, or -1 if the client did not
+    send one. ``registration`` is the content of the registration to write if the member is new."""
 
-    is_new: bool
     assignor: str
     topics: ManagedTopics
     owned: frozenset[TopicPartition]

@@ -328,6 +328,7 @@ class ManagedGroup:
             registration=self._registration(beat, topics, consumer, by),
             is_static=instance_id is not None,
             software=beat.software,
+            is_new=beat.is_new,
         )
         if epoch == JOIN:
             await self._require_room(consumer, self._groups.limits.consumer_max_size)

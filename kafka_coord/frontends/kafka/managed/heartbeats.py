@@ -72,7 +72,7 @@ class ConsumerHeartbeat(MemberRequest):
         """Handles a join. A client that merely retries its join after a lost response keeps its incarnation. Any
         other client that rejoins becomes a new incarnation, which holds no partitions. As in Kafka, a static client
         takes the place of a classic member with its instance id, but not that of a KIP-848 member, which must leave
-        first."""
+        first, unless its client cannot know its id."""
         if not self.topics.is_told:
             members.refuse(self, Error.INVALID_REQUEST, "a joining member must send its subscription")
             return
@@ -98,9 +98,9 @@ class ConsumerHeartbeat(MemberRequest):
         self, members: KafkaMembers, current: KafkaMember | None, protocol: str, member_id: str
     ) -> None:
         """Handles a join with the key of a member of ``protocol`` that has another ``member_id``."""
-        successor = current.successor if current is not None else None
+        successor, deserted = (current.successor, current.deserted) if current is not None else (None, None)
         is_taken = isinstance(successor, ConsumerHeartbeat) and successor.member_id != self.member_id
-        if self.is_static and protocol != self.protocol and not is_taken:
+        if self.is_static and (protocol != self.protocol or deserted is not None) and not is_taken:
             members.replace(self, current, member_id)
         else:
             message = f"another member is using instance id {self.key[1]}"

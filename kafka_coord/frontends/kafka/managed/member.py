@@ -40,6 +40,8 @@ class MemberRequest(ABC):
     is_static: bool
     by: str = field(default="", kw_only=True)
     """Who sent a request to join or leave: principal, client id and address."""
+    is_new: bool = field(default=False, kw_only=True)
+    """Whether the client did not send a member id, and learns the generated ``member_id`` from the response."""
 
     @property
     def joins(self) -> bool:
@@ -140,6 +142,8 @@ class KafkaMember(ABC):
         self.leaving: MemberRequest | None = None
         self.successor: MemberRequest | None = None
         """The join of a client that takes the member's place."""
+        self.deserted: MemberRequest | None = None
+        """The join whose client was gone before it learned the member's id. Nobody can act as this member."""
         self.held_since = self.answer_at = 0.0
         self.commits: set[Hashable] = set()
         self.committed_on = 0

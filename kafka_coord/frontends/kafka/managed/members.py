@@ -128,13 +128,18 @@ class KafkaMembers:
             member.interrupted()
 
     def gone(self, group: str, member_id: str, token: Hashable, now: float, *, by_client: bool) -> None:
-        """Drops a held request whose connection is lost. ``by_client`` says whether the client closed it."""
+        """Drops a held request whose connection is lost. ``by_client`` says whether the client closed it. If nobody can
+        know the member's id now, the member leaves: it would hold its partitions, or its instance id, for a session."""
         self.now = now
         member = self._waits_for(group, member_id, token)
-        if member is not None:
+        if member is not None and member.waiting is not None:
             if by_client:
                 member.given_up()
-            member.waiting = None
+            request, member.waiting = member.waiting, None
+            if request.is_new:
+                member.deserted = request
+                if member.id is not None:
+                    self._leave(member, request, LEFT)
         for one in list(self._of_group.get(group, {}).values()):
             if one.successor is not None and one.successor.token is token:
                 self._steps_back(one)
@@ -303,8 +308,8 @@ class KafkaMembers:
             is_repeated = member.successor.member_id == join.member_id
             error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_repeated else Error.FENCED_INSTANCE_ID
             self.refuse(member.successor, error)
-        elif member.id is not None:
-            self._leave_for(member, join)
+        elif member.id is not None and member.deserted is None:
+            self._leave(member, join, Departure(DepartureKind.REPLACED, by=join.by))
         member.successor = join
         for request in (member.waiting, member.changing):
             if request is not None:
@@ -335,9 +340,9 @@ class KafkaMembers:
         if member.id is None:  # the member itself has not been heard in this term
             self.drop(member)
 
-    def _leave_for(self, member: KafkaMember, join: MemberRequest) -> None:
-        replaced = Departure(DepartureKind.REPLACED, by=join.by)
-        self.tell(stimuli.LeaveWanted(member.connection, join, {}, departure=replaced))
+    def _leave(self, member: KafkaMember, join: MemberRequest, departure: Departure) -> None:
+        """Makes a member leave without a request of its own client. One that is static keeps its place."""
+        self.tell(stimuli.LeaveWanted(member.connection, join, {}, departure=departure))
 
     def waits_for_share(self, member: KafkaMember) -> None:
         self._joining[member] = None
@@ -405,8 +410,11 @@ class KafkaMembers:
 
     def _admitted(self, member: KafkaMember, *, resumed: bool = False) -> None:
         """Handles the request that was waiting for admission. A new member's join stays held until there is news."""
-        if member.successor is not None:
-            self._leave_for(member, member.successor)
+        successor, deserted = member.successor, member.deserted
+        if successor is not None:
+            self._leave(member, successor, Departure(DepartureKind.REPLACED, by=successor.by))
+        elif deserted is not None:
+            self._leave(member, deserted, LEFT)
         elif member.waiting is not None and (resumed or not member.waiting.joins):
             request, member.waiting = member.waiting, None
             self.arrived(request, self.now)

@@ -406,6 +406,23 @@ stored  -> m1: -1; m1: UNKNOWN_MEMBER_ID
 # the instance id must be free again
 m2 beats join instance=i1  -> waits
 
+= a client that is gone before it learns its id leaves its place to the next one
+m1 beats join new instance=i1  -> waits
+m1 gone by-client  -> i1 writes: leaves (left)
+# its next attempt cannot know the id of the first one
+m2 beats join new instance=i1  -> waits
+stored
+start i1 3 0  -> m2: 3 [0]
+
+= a client is gone before its registration is written, and one that knows its id is not missed
+m1 beats join new unread  -> waits
+m1 gone  -> m1 writes: leaves (left)
+stored
+m2 beats join unread  -> waits
+m2 gone
+m2 beats join  -> waits
+start m2 3 0  -> m2: 3 [0]
+
 = a static member leaves for now
 m1 beats join instance=i1  -> waits
 m1 beats leave-for-now instance=i1  -> i1 writes: leaves (left); waits

@@ -121,19 +121,20 @@ class Managed(Stage):
     # --- requests of clients -----------------------------------------------------------------------------------------
 
     def beats(self, who: str, epoch: str, *how: str, owned: str | None = None, instance: str = "", **more: str) -> None:
-        """A heartbeat of a KIP-848 member. ``whole``: with its subscription."""
+        """A heartbeat of a KIP-848 member. ``whole``: with its subscription. ``new``: the client has no id yet."""
         number = _EPOCHS[epoch] if epoch in _EPOCHS else int(epoch)
         names = frozenset({TOPIC}) if number == JOIN or "whole" in how else None
         reports = None if owned is None and number != JOIN else by_id(partitions(owned or ""))
         topics, software = ManagedTopics(names, more.get("regex")), _software(more.get("software", ""))
-        beat = ConsumerHeartbeat(*self._from(who, instance), number, reports, topics, software=software)
+        said = *self._from(who, instance), number, reports, topics
+        beat = ConsumerHeartbeat(*said, software=software, is_new="new" in how)
         self._ask(who, beat, how)
 
     def joins(self, who: str, *how: str, owned: str = "", instance: str = "", **more: str) -> None:
         """A JoinGroup of a classic client. ``new``: the client has no member id yet."""
         topics = ManagedTopics(frozenset(more.get("topics", TOPIC).split(",")))
         what = more.get("assignor", COOPERATIVE), topics, partitions(owned), SESSION_S, REBALANCE_S, b""
-        self._ask(who, ClassicJoin(*self._from(who, instance), "new" in how, *what))
+        self._ask(who, ClassicJoin(*self._from(who, instance), *what, is_new="new" in how))
         self._read_target()
 
     def syncs(self, who: str, generation: str, *how: str, instance: str = "") -> None:
