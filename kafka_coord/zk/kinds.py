@@ -7,7 +7,7 @@ number of groups, and a group may have any name. Every change is a compare-and-s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -202,6 +202,42 @@ class Acknowledged(JsonObject, frozen=True, tag_field="version", tag=1):
     seen: int
     members: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
     transactional: tuple[str, ...] = ()
+
+
+class GivenUp(JsonObject, frozen=True, tag_field="version", tag=1):
+    """The member ids, by group, whose clients have joined again with others: they hold nothing any more."""
+
+    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def give_up(store: Store, partition: int, broker_id: int, known: Mapping[str, Collection[str]]) -> None:
+    """Adds what an instance knows of these groups to what it has told of them before, maybe in an earlier life, and
+    forgets all others. Raises :class:`~kafka_coord.errors.StoreError` and
+    :class:`~kafka_coord.errors.MalformedValue`."""
+    path = layout.given_up(partition, broker_id)
+    before = store.read_many([GetData(path)])[0]
+    told = GivenUp.from_bytes(before.data, path).groups if isinstance(before, Node) else {}
+    after = {name: frozenset(ids) | told.get(name, frozenset()) for name, ids in known.items()}
+    if not known:
+        with suppress(NoNode):
+            store.delete(path)
+    elif isinstance(before, Node):
+        store.set(path, GivenUp(after).to_bytes(), before.stat.version)
+    else:
+        store.create(path, GivenUp(after).to_bytes())
+
+
+def read_given_up(store: Store, group: str) -> frozenset[str]:
+    """Returns the member ids of the group that any instance has told of. Raises as :func:`give_up`."""
+    partition = partition_of(group)
+    listing = store.children_many([layout.kinds(partition)])[0]
+    names = [one for one in (listing.names if listing is not None else ()) if one.endswith("-given-up")]
+    paths = [f"{layout.kinds(partition)}/{one}" for one in names]
+    nodes = store.read_many([GetData(path) for path in paths])
+    found = [
+        GivenUp.from_bytes(node.data, path) for path, node in zip(paths, nodes, strict=True) if isinstance(node, Node)
+    ]
+    return frozenset().union(*(one.groups.get(group, ()) for one in found))
 
 
 def acknowledge(store: Store, partition: int, broker_id: int, heard: Acknowledged) -> None:

@@ -108,6 +108,11 @@ def kinds_heard(partition: int, broker_id: int) -> str:
     return f"{KINDS}/{partition}/{broker_id}"
 
 
+def given_up(partition: int, broker_id: int) -> str:
+    """Returns the path at which an instance says which member ids nobody uses any more."""
+    return f"{KINDS}/{partition}/{broker_id}-given-up"
+
+
 def missing_right(broker_id: int) -> str:
     """Returns the path of the znode in which an instance tells that its broker denies it a right."""
     return f"{MISSING_RIGHTS}/{broker_id}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
-from kafka_coord.frontends.kafka.native import Kinds, joined
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.frontends.kafka.native import Kinds, NativeGroups, joined
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import partition_of
-from kafka_coord.wire.frames import answer_start
+from kafka_coord.wire.frames import RequestHeader, answer_start
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import (
@@ -22,12 +25,15 @@ from kafka_coord.zk.kinds import (
     Seen,
     acknowledge,
     forget_kind,
+    give_up,
     read_acknowledged,
+    read_given_up,
     read_kinds,
     record_kind,
     record_new,
 )
 from kafka_coord.zk.store import Check, Op, OpResult
+from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.store import SimulatedStore, connected_store
 
 GROUP = "delays"
@@ -212,6 +218,48 @@ def test_instances_acknowledge_with_what_they_have_seen(store: SimulatedStore) -
     acknowledge(store, PARTITION, 2, Acknowledged(1))
     acknowledge(store, PARTITION, 2, told)
     assert read_acknowledged(store, PARTITION, [1, 2]) == {2: told}
+
+
+def test_who_has_given_up_an_id_is_known_after_a_restart_until_the_group_is_back(store: SimulatedStore) -> None:
+    record_new(store, PARTITION, {GROUP: NATIVE}, fence())
+    give_up(store, PARTITION, 1, {GROUP: ["a-1"]})
+    give_up(store, PARTITION, 1, {GROUP: ["b-1"]})
+    give_up(store, PARTITION, 2, {GROUP: ["c-1"], "another": ["d-1"]})
+    assert read_given_up(store, GROUP) == {"a-1", "b-1", "c-1"}
+    give_up(store, PARTITION, 1, {})
+    give_up(store, PARTITION, 2, {"another": ["d-1"]})
+    assert read_given_up(store, GROUP) == frozenset()
+
+
+def test_a_member_id_is_given_up_by_its_own_client_alone() -> None:
+    """Members may share a connection: then nobody knows who of them joins again."""
+    frames = [
+        ("a connection of its own", "Heartbeat", "a-1"),
+        ("a connection of its own", "JoinGroup", ""),
+        ("a connection of its own", "JoinGroup", "a-2"),
+        ("shared", "Heartbeat", "b-1"),
+        ("shared", "Heartbeat", "c-1"),
+        ("shared", "JoinGroup", ""),
+        ("another", "JoinGroup", "d-1"),
+    ]
+    assert asyncio.run(given_up(frames)) == {"a-1"}
+
+
+async def given_up(frames: Sequence[tuple[str, str, str]]) -> set[str]:
+    """Returns the ids that an instance takes for given up, while requests arrive from several connections."""
+    instances = Instances(lambda: None, 1, dict)  # type: ignore[arg-type, return-value]
+    kinds = Kinds()
+    native, lines = NativeGroups(instances, kinds), dict[str, OpenCaller]()
+    await kinds.record(GROUP, NATIVE, fenced=True)
+    for line, name, member_id in frames:
+        form = message(f"{name}Request")
+        caller = lines.setdefault(line, OpenCaller("h"))
+        caller.number = 1 + list(lines).index(line)
+        call = Call(RequestHeader(form.api_key or 0, 5, 1, "x"), form(group_id=GROUP, member_id=member_id), caller)
+        if name == "JoinGroup":
+            await native._joins_again(call)
+        native._begun(name, call, [GROUP])
+    return set(await kinds.given_up(GROUP))
 
 
 def refusal(version: int) -> bytes:

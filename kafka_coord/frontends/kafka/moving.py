@@ -23,7 +23,7 @@ from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.group import GroupError
 from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Instances, Node
-from kafka_coord.frontends.kafka.native import FENCE, NativeGroups
+from kafka_coord.frontends.kafka.native import FENCE, RETURNING, NativeGroups
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.grouplog.topics import assigned_topics, current_offsets
 from kafka_coord.kafka.connection import BrokerConnection, of_group
@@ -166,8 +166,6 @@ class Fence:
 
 _AT_REST = GroupRecord(GroupKind.NATIVE)
 _TAKEN_OVER = GroupRecord(GroupKind.CLIENT_ASSIGNED, fenced=True)
-_RETURNING = GroupRecord(GroupKind.NATIVE, fenced=True)
-"""The group is given back, and the fence waits for its members."""
 
 
 class Moves:
@@ -208,7 +206,7 @@ class Moves:
         """Goes on with what the record says of the group's namesake."""
         record = self._kinds.record_of(name)
         if record is not None and record.fenced:
-            self._keep(name, self._released(name) if record == _RETURNING else self._kept(name, None))
+            self._keep(name, self._released(name) if record == RETURNING else self._kept(name, None))
 
     def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if name in self._fences:
@@ -653,21 +651,28 @@ class Moves:
 
     async def _released(self, name: str) -> None:
         """Ends a give-back: opens the namesake, and ends the fence once all members are seen there, or once those that
-        are missing have lost their sessions: only then may the brokers hand out their partitions. May be repeated."""
+        are missing have lost their sessions: only then may the brokers hand out their partitions. A newcomer may look
+        like a member that is missing, so each must also have given its former id up. May be repeated."""
         group = self._group(name)
         expected, late = _who(group.members.values()), _now() + _longest_s(group)
+        former = {one.member_id for one in group.members.values() if one.instance_id is None}
         while True:
             try:
                 namesake = await self._namesake(name)
                 if namesake is not None and namesake.is_closed and expected:
                     await self._opened(name, namesake.described.protocol_type)
-                while namesake is not None and expected - _who(namesake.members) and _now() < late:
+                while namesake is not None and _now() < late:
+                    there = {one.member_id for one in namesake.members}
+                    if not expected - _who(namesake.members) and not former - there - {
+                        *await self._kinds.given_up(name)
+                    }:
+                        break
                     await asyncio.sleep(_SETTLE_CHECK_S)
                     namesake = await self._namesake(name)
                 if namesake is not None:
                     await self._native.leave(namesake.node, name, [("", FENCE)])
                 await self._removed(name)
-                await self._kinds.record(name, GroupKind.NATIVE, _RETURNING, fenced=False)
+                await self._kinds.record(name, GroupKind.NATIVE, RETURNING, fenced=False)
             except RecordChanged:
                 return
             except (StoreError, MalformedValue, BrokerError, MoveRefused) as error:

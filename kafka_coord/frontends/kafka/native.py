@@ -53,7 +53,9 @@ from kafka_coord.zk.kinds import (
     change_kinds,
     decode_kinds,
     forget_kind,
+    give_up,
     read_acknowledged,
+    read_given_up,
     read_kinds,
     record_kind,
     record_new,
@@ -64,6 +66,8 @@ from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
+RETURNING = GroupRecord(GroupKind.NATIVE, fenced=True)
+"""The group is given back, and the fence waits for its members."""
 FROZEN_S = 8.0
 """How long a group that is being taken over is frozen at most, in seconds."""
 _UNDOING = "undoing "
@@ -94,7 +98,7 @@ _JOIN_WITH_THROTTLE, _THROTTLE = 2, 4
 """The first version of JoinGroup whose response begins with a throttle time, and its length in bytes."""
 _LOOKS, _LOOK_AGAIN_S = 20, 0.1
 _IN_FLIGHT_CHECK_S = 0.005
-_IDLE_S = 1.0
+_TOLD_WITHIN_S = _IDLE_S = 1.0
 _MOST_KNOWN, _MOST_MEMBERS = 100_000, 5_000
 _DESCRIBE, _LEAVE = (4, 5), (3, 5)
 _DEAD = "Dead"
@@ -117,10 +121,12 @@ class Kinds:
         self._terms: dict[int, Check] = {}
         self._frozen_at: dict[tuple[str, str], float] = {}
         """When this instance heard of each move that is under way."""
+        self._given_up: Mapping[str, Collection[str]] = {}
         self._moved_at: dict[str, float] = {}
         """When this instance last heard that a group is moving, or has ended to."""
         self._is_current = store is None
         self.on_freeze: Callable[[int, Recorded], None] = lambda _partition, _found: None
+        self.on_return: Callable[[int], None] = lambda _partition: None
         self.on_deposed: Callable[[int], None] = lambda _partition: None
 
     def of(self, group: str) -> GroupKind | None:
@@ -145,6 +151,10 @@ class Kinds:
     def _of_partition(self, partition: int) -> Recorded:
         return self._recorded.get(partition, Recorded())
 
+    def returning(self, partition: int) -> set[str]:
+        """Returns the partition's groups whose members the fence waits for."""
+        return {name for name, one in self._of_partition(partition).groups.items() if one == RETURNING}
+
     def _told(self, partition: int, found: Recorded) -> None:
         """Takes over what was read or written, unless something newer is known. If somebody has deleted the znode, what
         was known stays known, and the instance with the partition's term writes it again."""
@@ -163,6 +173,8 @@ class Kinds:
             self._frozen_at[key] = self._moved_at[key[0]] = now
         if moving:
             self.on_freeze(partition, found)
+        if RETURNING in {*found.groups.values(), *known.groups.values()}:
+            self.on_return(partition)
 
     def version(self, partition: int) -> int:
         """Returns the version of the partition's records that are known."""
@@ -355,6 +367,19 @@ class Kinds:
         :class:`MalformedValue`."""
         return await asyncio.to_thread(read_acknowledged, self._store, partition, brokers) if self._store else {}
 
+    async def give_up(self, partition: int, broker_id: int, known: Mapping[str, Collection[str]]) -> None:
+        """Tells which member ids nobody uses any more. Raises :class:`StoreError` and :class:`MalformedValue`."""
+        if self._store is not None:
+            await asyncio.to_thread(give_up, self._store, partition, broker_id, known)
+        else:
+            self._given_up = known
+
+    async def given_up(self, group: str) -> Collection[str]:
+        """Returns the member ids of the group that nobody uses any more. Raises as :meth:`give_up`."""
+        if self._store is not None:
+            return await asyncio.to_thread(read_given_up, self._store, group)
+        return self._given_up.get(group, ())
+
     def unsettled(self, partition: int) -> dict[str, GroupRecord]:
         """Returns the partition's groups that are moving, or whose namesakes at the brokers are fenced."""
         return {name: one for name, one in self._of_partition(partition).groups.items() if one.moving or one.fenced}
@@ -437,6 +462,13 @@ class NativeGroups:
         self._timeouts: dict[tuple[int, str], tuple[int, int]] = {}
         self._seen: dict[str, dict[str, Seen]] = {}
         """What requests that were passed on said of members, by group and member id."""
+        self._names: dict[tuple[int, str], str | None] = {}
+        """The member id that requests on a connection have named last, by connection and group, or ``None`` if several
+        members share the connection."""
+        self._given_up: dict[str, dict[str, None]] = {}
+        """The member ids that nobody uses any more, by group: their clients have joined again with others."""
+        self._told_given_up: dict[int, Mapping[str, Collection[str]]] = {}
+        """What of them was told last, by partition."""
         self._transactional: dict[str, None] = {}
         """The groups whose offsets were committed in transactions."""
         self._is_free: dict[str, float] = {}
@@ -447,7 +479,8 @@ class NativeGroups:
         self.denied = ""
         """A group that the brokers do not let this instance describe, or "" if they do."""
         self._acknowledging = asyncio.Lock()
-        kinds.on_freeze = self._frozen
+        self._telling = asyncio.Lock()
+        kinds.on_freeze, kinds.on_return = self._frozen, self._returning
 
     def group(self, name: str, check: Callable[[], None]) -> NoReturn:
         """Makes the client look up its coordinator again: this instance found out only now that the group is
@@ -483,6 +516,8 @@ class NativeGroups:
             return None
         if await self._newest(name) < call.version:
             return None
+        if name == "JoinGroup":
+            await self._joins_again(call)
         # nothing is awaited from here on: what is asked now holds until the request counts as passed on
         if self._is_frozen(call, groups) or not all(self.is_meant(call, one) for one in groups):
             return None
@@ -515,12 +550,46 @@ class NativeGroups:
         generation = getattr(request, "generation_id", getattr(request, "generation_id_or_member_epoch", -1))
         generation = getattr(request, "member_epoch", generation)
         member_id = getattr(request, "member_id", "")
+        if member_id:
+            before = self._names.get(connection, member_id)
+            is_alone = before == member_id or before in self._given_up.get(group, {})
+            _remember(self._names, connection, member_id if is_alone else None)
         if member_id and generation >= 0:
             members = self._seen.get(group, {})
             known = members.get(member_id, Seen())
             timeouts = self._timeouts.get(connection, (known.session_ms, known.rebalance_ms))
             _remember(members, member_id, Seen(generation, *timeouts), _MOST_MEMBERS)
             _remember(self._seen, group, members)
+
+    async def _joins_again(self, call: Call) -> None:
+        """Notes that the client of a member joins with another id than before, because it was told that it is no member
+        any more: it holds nothing. If the fence waits for it, this is told before the request is passed on: who dies
+        meanwhile must not leave a member in the brokers' group that may be a newcomer, for all that anybody knows."""
+        connection = call.client.number, call.request.group_id
+        before, group = self._names.get(connection), call.request.group_id
+        if call.client_id == FOR_BROKERS or before is None or before == call.request.member_id:
+            return
+        members = self._given_up.get(group, {})
+        _remember(members, before, None, _MOST_MEMBERS)
+        _remember(self._given_up, group, members)
+        await self._tell_given_up(partition_of(group))
+
+    def _returning(self, partition: int) -> None:
+        self._run(self._tell_given_up(partition))
+
+    async def _tell_given_up(self, partition: int) -> None:
+        async with self._telling:
+            names = self.kinds.returning(partition)
+            wanted = {name: frozenset(self._given_up[name]) for name in names if name in self._given_up}
+            if wanted == self._told_given_up.get(partition, {}):
+                return
+            try:
+                async with asyncio.timeout(_TOLD_WITHIN_S):
+                    await self.kinds.give_up(partition, self._instances.broker_id, wanted)
+                self._told_given_up[partition] = wanted
+            except (StoreError, MalformedValue, TimeoutError) as error:
+                log.info("cannot tell who has come back: %s; trying again", error)
+                asyncio.get_running_loop().call_later(_TOLD_WITHIN_S, self._returning, partition)
 
     def _frozen(self, partition: int, found: Recorded) -> None:
         """Acknowledges that groups of the partition are frozen, once nothing is in flight that was passed on before."""
@@ -649,6 +718,8 @@ class NativeGroups:
 
     async def _answered_whole(self, name: str, call: Call, groups: Sequence[str]) -> Any:
         """Answers a request about one group in a version that the broker does not know."""
+        if name == "JoinGroup":
+            await self._joins_again(call)
         passed = self._begun(name, call, groups)
         try:
             told = await self._ask(name, call, call.request)

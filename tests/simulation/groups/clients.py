@@ -91,6 +91,7 @@ class Client:
         self.history, self.name = history, name
         self.world, self.rng = history.world, history.world.rng
         self.instance_id = name if name.startswith("static") else None
+        self.client_id = name
         self.group = ALONE if name.startswith("alone") else GROUP
         self.is_lazy = False
         self.is_cooperative = random.Random(f"cooperative {history.seed} {name}").random() < 0.5
@@ -295,7 +296,7 @@ class Client:
         request = message(f"{name}Request")
         if name not in {"LeaveGroup", "OffsetFetch"}:
             fields.setdefault("group_instance_id", self.instance_id)
-        header = RequestHeader(request.api_key or 0, VERSIONS[name], next(self._numbers), self.name)
+        header = RequestHeader(request.api_key or 0, VERSIONS[name], next(self._numbers), self.client_id)
         return request_frame(header, request, request(**{"group_id": self.group} | fields))[4:]
 
     @staticmethod

@@ -44,7 +44,7 @@ from tests.simulation.store import SimulatedStore, connected_store
 
 FAULTS = frozenset({
     "kill", "freeze", "deaf", "move", "offsets-move", "broker-kill", "loss", "slow", "zookeeper", "client-kill",
-    "stranger",
+    "stranger", "namesake",
 })  # fmt: skip
 TURMOIL_S, CALM_S = 20.0, 24.0
 HERE = partition_of(GROUP)
@@ -505,7 +505,7 @@ class MoveHistory:
     def _client_kill(self) -> None:
         reader = self.rng.choice(self.readers)
         self._client_dies(reader)
-        if not reader.plain:
+        if not reader.passing:
             at_least_s = 0.0 if reader.own is None else 2.0  # whatever it has sent is over by then
             self.world.after(self.rng.uniform(at_least_s, 4.0), lambda: self._client_returns(reader))
 
@@ -519,9 +519,17 @@ class MoveHistory:
 
     def _stranger(self) -> None:
         """A client behind the brokers' plain listener comes, and goes again."""
-        stranger = Reader(self, f"stranger-{self.fresh()}", plain=True)
-        self.readers.append(stranger)
-        self.world.after(self.rng.uniform(0.3, 3.0), lambda: self._client_dies(stranger))
+        self._visits(Reader(self, f"stranger-{self.fresh()}", plain=True))
+
+    def _namesake(self) -> None:
+        """A client that cannot be told from another one comes, and goes again."""
+        namesake = Reader(self, f"namesake-{self.fresh()}")
+        namesake.client_id, namesake.passing = self.rng.choice(self.readers).client_id, True
+        self._visits(namesake)
+
+    def _visits(self, visitor: Reader) -> None:
+        self.readers.append(visitor)
+        self.world.after(self.rng.uniform(0.3, 3.0), lambda: self._client_dies(visitor))
 
     def _end_all(self) -> None:
         self.say("calm")
@@ -533,7 +541,7 @@ class MoveHistory:
                 front.process.thaw()
             self._restart(broker)
         for reader in self.readers:
-            if reader.plain:
+            if reader.passing:
                 self._client_dies(reader)
             else:
                 self._client_returns(reader)
@@ -558,7 +566,7 @@ class MoveHistory:
     def _all_served(self) -> None:
         for reader in self.readers:
             last_at = reader.heard_at if reader.is_member and not reader.positions else reader.committed_at
-            if not reader.plain and self.world.now - last_at > _SERVED_WITHIN_S:
+            if not reader.passing and self.world.now - last_at > _SERVED_WITHIN_S:
                 raise InvariantBroken(f"{reader.name} was not served for {self.world.now - last_at:.1f} s")
         processes = [*(one.process for one in self.fronts.values()), *(one.process for one in self.readers)]
         for failure in (one for process in processes for one in process.failures() if not _is_ordinary(one)):

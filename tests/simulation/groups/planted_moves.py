@@ -118,6 +118,21 @@ def _first_gets_everything() -> Patches:
     return ((moving, "_longest_s", lambda _group: 0.0),)
 
 
+def _counted_by_client_id() -> Patches:
+    """Members that have come back are told from newcomers by their client ids alone."""
+
+    async def given_up(self: Any, group: str) -> Any:
+        return self.everybody
+
+    original = Moves._released
+
+    async def released(self: Any, name: str) -> None:
+        self._kinds.everybody = set(self._group(name).members)
+        await original(self, name)
+
+    return (Kinds, "given_up", given_up), (Moves, "_released", released)
+
+
 def _writes_not_awaited() -> Patches:
     return ((GroupMetadataManager, "is_writing", lambda *_: False),)
 
@@ -137,6 +152,7 @@ PLANTED: dict[str, Callable[[], Patches]] = {
     "a move that cannot be undone is left as it is": _undone_once,
     "an undone take-over does not wait for its members": _undone_without_waiting,
     "the first to return gets everything": _first_gets_everything,
+    "a newcomer is taken for a member that has not come back": _counted_by_client_id,
     "a give-back does not wait for commits": _writes_not_awaited,
     "sessions end while nobody can be heard": _sessions_end_while_frozen,
 }
@@ -148,6 +164,7 @@ TELLING = {
     "a move that an earlier term has begun is forgotten": frozenset({"kill"}),
     "a move that cannot be undone is left as it is": frozenset({"zookeeper"}),
     "a give-back does not wait for commits": frozenset({"slow"}),
+    "a newcomer is taken for a member that has not come back": frozenset({"namesake"}),
     "an undone take-over does not wait for its members": frozenset({"slow"}),
     "sessions end while nobody can be heard": frozenset({"deaf"}),
 }

@@ -21,6 +21,7 @@ FOUND_BY = {
     "an instance that has not heard is not waited for": 6,
     "an acknowledgement does not wait for what is in flight": 4,
     "an undone take-over does not wait for its members": 22,
+    "a newcomer is taken for a member that has not come back": 10,
     "sessions end while nobody can be heard": 3,
 }
 """The seeds that found the rarer defects. They run first, to save time."""
