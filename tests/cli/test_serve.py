@@ -78,7 +78,8 @@ def test_serve_takes_settings_from_file_and_variables_and_logs_json(
 
 
 def test_the_log_is_in_utc_wherever_the_instance_runs() -> None:
-    with started("serve", "--broker-id", "1", "-z", f"127.0.0.1:{free_port()}", TZ="America/New_York") as process:
+    variables = {"TZ": "America/New_York", "KAFKA_COORD_ZOOKEEPER_CONNECT_TIMEOUT_MS": "300"}
+    with started("serve", "--broker-id", "1", "-z", f"127.0.0.1:{free_port()}", **variables) as process:
         eventually(lambda: "waiting for ZooKeeper" in process.err.read_text())
         ran = process.ended(by=signal.SIGTERM)
     written = datetime.strptime(ran.err.split(" INFO")[0], "%Y-%m-%d %H:%M:%S,%fZ").replace(tzinfo=UTC)
@@ -118,7 +119,8 @@ def test_sighup_looks_at_renewed_files_and_does_not_end_the_instance(
 
 
 def test_sighup_does_not_end_an_instance_that_waits_for_zookeeper() -> None:
-    with started("serve", "--broker-id", "1", "-z", f"127.0.0.1:{free_port()}") as process:
+    variables = {"KAFKA_COORD_ZOOKEEPER_CONNECT_TIMEOUT_MS": "300"}
+    with started("serve", "--broker-id", "1", "-z", f"127.0.0.1:{free_port()}", **variables) as process:
         eventually(lambda: "waiting for ZooKeeper" in process.err.read_text())
         process.process.send_signal(signal.SIGHUP)
         said = process.err.read_text().count("waiting for ZooKeeper")
