@@ -17,9 +17,8 @@ from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import AT_REST, GroupState
-from kafka_coord.errors import BrokerError, MalformedValue, NotFound, Timeout
+from kafka_coord.errors import BrokerError, KafkaCoordError, MalformedValue, NotFound, Timeout
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.cluster import Cluster, read_cluster, read_cluster_history
 from kafka_coord.groups.group import (
     AnswerDocument,
@@ -54,12 +53,12 @@ from kafka_coord.kafka.coordinators import (
     refused_offsets,
     unless_moving,
 )
-from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition
+from kafka_coord.model import GroupKind, Mode, PartitionSet, TopicInfo, TopicPartition, Unreadable
 from kafka_coord.model.histories import Trail, change_to_group, offsets_change
 from kafka_coord.model.offsets import LogRange
 from kafka_coord.model.operations import COORDINATED
 from kafka_coord.model.sequences import grouped, parts, some
-from kafka_coord.wire.consumer_protocol import subscription
+from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.kinds import GroupRecord, read_kinds
 
@@ -88,6 +87,8 @@ _STATUS = {
     "Assigning": "Assigning: the broker computes the assignment",
     "Reconciling": "Reconciling: members give up or take partitions",
 }
+OFFSETS_TOPIC = "__consumer_offsets"
+"""The topic in which the brokers store native groups."""
 
 
 ASKED = (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE)
@@ -108,6 +109,7 @@ class ClientGroup:
     members: tuple[MemberRow, ...]
     subscriptions: tuple[frozenset[str] | None, ...]
     committed: Mapping[TopicPartition, int]
+    unreadable: tuple[Unreadable, ...] = ()
     problem: str = ""
     kind: GroupKind = GroupKind.CLIENT_ASSIGNED
 
@@ -196,7 +198,9 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
                 found[group.group_id] = replace(_group(group, broker_id, {}), kind=kinds[group.group_id])
     for reason, groups in grouped(sorted(failed.keys() - found.keys()), failed.__getitem__).items():
         missing.append(f"NOT SHOWN: {_groups(groups)}, because {reason}")
-    missing += _unserved(directory, silent)
+    missing += _unserved(directory, silent, GroupKind.CLIENT_ASSIGNED)
+    if directory.is_used:
+        missing += _unserved(replace(instances.directory(OFFSETS_TOPIC), unreadable=()), silent, GroupKind.NATIVE)
     missing += [f"some groups may not be native, because {one}" for one in damaged]
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
 
@@ -223,9 +227,11 @@ def with_offsets(instances: AskedInstances, groups: Sequence[ClientGroup]) -> tu
     """Returns the groups with their committed offsets, or with the problem if their coordinator does not return
     them."""
     names = [one.group for one in groups]
-    answered, silent = instances.ask_each(
-        instances.directory().addresses if names else {}, lambda ask: fetch_offsets(ask, names)
-    )
+
+    async def fetched(ask: Ask) -> Sequence[Any]:
+        return [one for part in parts(names, _IN_ONE_REQUEST) for one in await fetch_offsets(ask, part)]
+
+    answered, silent = instances.ask_each(instances.directory().addresses if names else {}, fetched)
     answers = {(broker_id, one.group_id): one for broker_id, them in answered.items() for one in them}
     unreached = {one.broker_id: f"instance {one.broker_id} does not answer: {one.reason}" for one in silent}
     found = []
@@ -293,16 +299,16 @@ async def _with_consumers(ask: Ask, groups: Sequence[Any]) -> list[Any]:
     return [alive.get(one.group_id, one) for one in groups]
 
 
-def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
-    """Yields messages that say why the groups in some log partitions are not shown."""
+def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...], kind: GroupKind) -> Iterator[str]:
+    """Yields messages that say why the groups in some partitions are not shown."""
     reasons: dict[str, list[int]] = {}
     unreached = {one.broker_id: f"instance {one.broker_id} does not answer: {one.reason}" for one in silent}
     for partition, leader in directory.leaders.items():
-        reason = directory.problem(partition).replace(f"partition {partition} of {TOPIC}", "the partition")
+        reason = directory.problem(partition).replace(f"partition {partition} of {directory.topic}", "the partition")
         if reason or leader in unreached:
             reasons.setdefault(reason or unreached[leader], []).append(partition)
     for reason, partitions in reasons.items():
-        yield f"NOT SHOWN: the client-assigned groups in {PartitionSet({TOPIC: partitions})}, because {reason}"
+        yield f"NOT SHOWN: the {kind} groups in {PartitionSet({directory.topic: partitions})}, because {reason}"
     for one in directory.unreadable:
         yield f"unreadable: {one.path}: {one.reason}"
 
@@ -317,6 +323,7 @@ def _row(found: ClientGroup) -> GroupRow:
         assignor=found.assignor,
         coordinator=found.coordinator,
         log_partition=found.log_partition,
+        unreadable=len(found.unreadable),
     )
 
 
@@ -376,6 +383,7 @@ def described(
                 offsets=rows_of(theirs, held, Committed(found.committed), logs, found.subscribed_topics),
                 unowned=Unowned(found.unowned(topics)),
                 lag_note="; ".join(filter(None, (note, *offsets_unknown([found])))),
+                unreadable=found.unreadable,
             )
         )
     return tuple(descriptions)
@@ -418,6 +426,15 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
         tuple(sorted(members, key=lambda member: member.consumer)),
         tuple(frozenset(one.topics) if one else None for one in subscribed),
         committed,
+        tuple(
+            Unreadable(f"member {one.member_id} of group {described.group_id}", f"its {what} cannot be decoded")
+            for one in described.members
+            for what, value, decode in (
+                ("subscription", one.member_metadata, subscription),
+                ("assignment", one.member_assignment, assignment),
+            )
+            if is_consumer and value and decode(value) is None
+        ),
     )
 
 
@@ -529,20 +546,20 @@ class ClientAssignedVerbs(GroupVerbs):
 
     def describe_several(
         self, groups: Sequence[str] | None, log_ranges: LogRanges | None, presences: Presences | None
-    ) -> tuple[Sequence[GroupDescription], Sequence[str]]:
+    ) -> tuple[Sequence[GroupDescription], Sequence[KafkaCoordError]]:
         del presences
         found: Sequence[ClientGroup]
-        absent: Sequence[str]
+        absent: Sequence[KafkaCoordError]
         if groups is None:
             listed = self._listed()
-            found, absent = with_offsets(self.instances, listed.groups), listed.missing
+            found, absent = with_offsets(self.instances, listed.groups), [BrokerError(one) for one in listed.missing]
         else:
             found, absent = [], []
             for group in groups:
                 try:
                     found.append(self._read(group))
-                except NotFound as error:
-                    absent.append(str(error))
+                except (NotFound, BrokerError) as error:
+                    absent.append(error)
         topics = read_cluster(self.store).topics if found else {}
         return described(found, topics, log_ranges if found else None), absent
 

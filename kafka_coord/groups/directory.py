@@ -9,7 +9,7 @@ from typing import Any, Self
 from msgspec import UNSET, UnsetType
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.errors import MalformedValue, NotFound, Timeout
+from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
 from kafka_coord.groups.client_assigned import (
     ClientAssignedVerbs,
     NativeVerbs,
@@ -251,17 +251,17 @@ class GroupDirectory:
         wanted: str | None,
         log_ranges: LogRanges | None,
         presences: Presences | None,
-    ) -> tuple[Sequence[GroupDescription], Sequence[str]]:
-        """Describes the named groups in order or, if ``names`` is empty, every group, sorted by name. Also returns a
-        message for each group that does not exist or cannot be shown."""
+    ) -> tuple[Sequence[GroupDescription], Sequence[KafkaCoordError]]:
+        """Describes the named groups in order or, if ``names`` is empty, every group, sorted by name. Also returns an
+        error for each group that does not exist or cannot be shown."""
         found: list[GroupDescription] = []
-        absent: list[str] = []
+        absent: list[KafkaCoordError] = []
         named: dict[GroupVerbs, list[str]] = {}
         for name in dict.fromkeys(names):
             try:
                 named.setdefault(self.find(name, wanted), []).append(name)
             except NotFound as error:
-                absent.append(str(error))
+                absent.append(error)
         for groups in self.kinds(wanted):
             if not names or groups in named:
                 described, without = groups.describe_several(named.get(groups), log_ranges, presences)
@@ -331,7 +331,8 @@ def search(directory: GroupDirectory, text: str) -> tuple[SearchDocument, Sequen
         one.group: {member.consumer: Contact(member.host or "", member.client or "") for member in one.members}
         for one in described
     }
-    return SearchDocument.of(text, members, read_cluster(directory.store).topics, members), absent
+    notes = list(dict.fromkeys(map(str, absent)))
+    return SearchDocument.of(text, members, read_cluster(directory.store).topics, members), notes
 
 
 class TopicPartitionDocument(Document, frozen=True):

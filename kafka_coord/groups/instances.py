@@ -44,12 +44,13 @@ TIMEOUT_S = 3.0
 @dataclass(frozen=True, slots=True)
 class InstanceDirectory:
     """The running instances that serve Kafka clients. ``addresses`` maps each instance's broker id to the address where
-    clients reach it. ``leaders`` maps each partition of the groups log to its leading broker, or to -1 if it has no
+    clients reach it. ``leaders`` maps each partition of the ``topic`` to its leading broker, or to -1 if it has no
     leader."""
 
     addresses: Mapping[int, str]
     leaders: Mapping[int, int]
     unreadable: tuple[Unreadable, ...] = ()
+    topic: str = TOPIC
 
     @property
     def is_used(self) -> bool:
@@ -69,23 +70,23 @@ class InstanceDirectory:
         """Returns why no instance coordinates the groups of a partition, or "" if an instance does."""
         leader = self.leaders.get(partition)
         if leader is None:
-            return f"partition {partition} of {TOPIC} does not exist"
+            return f"partition {partition} of {self.topic} does not exist"
         if leader < 0:
-            return f"partition {partition} of {TOPIC} has no live leader"
+            return f"partition {partition} of {self.topic} has no live leader"
         if leader not in self.addresses:
             return f"no instance beside broker {leader} serves Kafka clients"
         return ""
 
 
-def read_instances(store: Store) -> InstanceDirectory:
+def read_instances(store: Store, topic: str = TOPIC) -> InstanceDirectory:
     """Reads the directory from ZooKeeper in two round trips."""
     reading = Reading(store)
-    log = f"{layout.broker_topic(TOPIC)}/partitions"
+    log = f"{layout.broker_topic(topic)}/partitions"
     instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])
     instance_ids, partition_ids = numbers(instances), numbers(partitions)
     found = reading.all(
         [GetData(layout.instance(number)) for number in instance_ids]
-        + [GetData(layout.partition_state(TOPIC, number)) for number in partition_ids]
+        + [GetData(layout.partition_state(topic, number)) for number in partition_ids]
     )
     addresses = {
         number: info.endpoints[ENDPOINT]
@@ -93,16 +94,16 @@ def read_instances(store: Store) -> InstanceDirectory:
         if ENDPOINT in info.endpoints
     }
     leaders = {
-        number: _leader(reading, number, found[GetData(layout.partition_state(TOPIC, number))])
+        number: _leader(reading, where, found[GetData(where)])
         for number in partition_ids
+        for where in [layout.partition_state(topic, number)]
     }
-    return InstanceDirectory(addresses, leaders, tuple(reading.unreadable))
+    return InstanceDirectory(addresses, leaders, tuple(reading.unreadable), topic)
 
 
-def _leader(reading: Reading, partition: int, node: object) -> int:
+def _leader(reading: Reading, where: str, node: object) -> int:
     if not isinstance(node, Node):
         return -1
-    where = layout.partition_state(TOPIC, partition)
     try:
         return fields.number(fields.load_object(node.data, where), "leader", where)
     except MalformedValue as error:
@@ -126,10 +127,10 @@ class AskedInstances:
     def __init__(self, store: Store, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
         self.store, self.properties, self._timeout_s = store, properties, timeout_s
 
-    def directory(self) -> InstanceDirectory:
-        """Reads the instances' addresses and the leaders of the groups log's partitions. Raises
+    def directory(self, topic: str = TOPIC) -> InstanceDirectory:
+        """Reads the instances' addresses and the leaders of the partitions of a ``topic`` that stores groups. Raises
         :class:`StoreUnavailable`."""
-        return read_instances(self.store)
+        return read_instances(self.store, topic)
 
     def ask_each(
         self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
@@ -179,8 +180,9 @@ class AskedInstances:
         try:
             return self._run(lambda coordinators: coordinators.ask(group, conversation, timeout_s), find)
         except Moving as moving:
-            problem = f"instance {asked[0]} at {asked[1]} still does not serve group {group!r}"
-            raise BrokerError(f"{problem} after {timeout_s:g} s: {moving}") from None
+            who = f"instance {asked[0]} at {asked[1]} still does not serve"
+            who = who if asked[1] else "the brokers name no running instance that serves"
+            raise BrokerError(f"{who} group {group!r} after {timeout_s:g} s: {moving}") from None
 
     async def _beside_its_broker(self, directory: InstanceDirectory, group: str) -> tuple[int, str]:
         """Returns the instance beside the broker that coordinates a native group. Any instance knows it."""

@@ -14,7 +14,7 @@ from kafka_coord.coordinator.image import read_targets
 from kafka_coord.coordinator.plan.membership import membership_of
 from kafka_coord.coordinator.plan.reasons import first_of, plural
 from kafka_coord.coordinator.tolerant_reads import what_to_do
-from kafka_coord.errors import MalformedValue, NoNode, NotFound, RequestRefused, Timeout
+from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.cluster import Cluster, Reading, group_of, plainly, read_cluster
 from kafka_coord.groups.group import (
@@ -448,17 +448,17 @@ class ManagedVerbs(GroupVerbs):
 
     def describe_several(
         self, groups: Sequence[str] | None, log_ranges: LogRanges | None, presences: Presences | None
-    ) -> tuple[Sequence[GroupDescription], Sequence[str]]:
+    ) -> tuple[Sequence[GroupDescription], Sequence[KafkaCoordError]]:
         if groups is not None and len(groups) == 1:
             try:
                 return [self.describe(groups[0], log_ranges, presences)], ()
             except NotFound as error:
-                return (), [str(error)]
+                return (), [error]
         cluster = read_cluster(self.store)
         names = cluster.groups if groups is None else groups
         found = describe_groups(self.store, cluster, names, log_ranges, presences) if names else ()
         known = {one.group for one in found}
-        return found, [f"no group {group!r}" for group in groups or () if group not in known]
+        return found, [NotFound(f"no group {group!r}") for group in groups or () if group not in known]
 
     def actions(self, group: str) -> Trail:
         return read_trail(self.store, group)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec import structs
 
 from kafka_coord.coordinator.plan.reasons import counted
-from kafka_coord.errors import NotFound, RequestRefused, SettingsError
+from kafka_coord.errors import KafkaCoordError, NotFound, RequestRefused, SettingsError
 from kafka_coord.groups.cluster import Cluster
 from kafka_coord.groups.group import (
     AnswerDocument,
@@ -139,8 +139,8 @@ class GroupVerbs(ABC):
     @abstractmethod
     def describe_several(
         self, groups: Sequence[str] | None, log_ranges: LogRanges | None, presences: Presences | None
-    ) -> tuple[Sequence[GroupDescription], Sequence[str]]:
-        """Describes the named groups, or all (``None``), and reads them together. Also returns a message for each group
+    ) -> tuple[Sequence[GroupDescription], Sequence[KafkaCoordError]]:
+        """Describes the named groups, or all (``None``), and reads them together. Also returns an error for each group
         that does not exist or cannot be shown."""
 
     @abstractmethod

@@ -174,16 +174,16 @@ def record_kind(
     return change_kinds(store, partition_of(group), changed, fence, lambda _changed: ops)
 
 
-def forget_kind(store: Store, group: str) -> Recorded:
-    """Removes the record of a group that was deleted, unless the group is moving, or is fenced: what the brokers keep
-    under its name must not come back. Raises as :func:`change_kinds`."""
+def forget_kind(store: Store, group: str, fence: Check | None = None) -> Recorded:
+    """Removes the record of a group that does not exist any more, unless the group is moving, or is fenced: what the
+    brokers keep under its name must not come back. Raises as :func:`change_kinds`."""
 
     def without(before: Records) -> Records:
         known = before.get(group)
         stays = known is not None and (known.moving or known.fenced)
         return {name: one for name, one in before.items() if name != group or stays}
 
-    return change_kinds(store, partition_of(group), without)
+    return change_kinds(store, partition_of(group), without, fence)
 
 
 class Seen(JsonObject, frozen=True, array_like=True):

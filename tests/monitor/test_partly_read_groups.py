@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.groups.client_assigned import list_client_groups
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.copies import CopyPosition, Existing, GroupPositions, compare
 from kafka_coord.groups.directory import GroupDirectory
@@ -32,9 +35,20 @@ class Scripted(AskedInstances):
         super().__init__(tree.store, {})
         self.groups, self.errors = groups, errors
         self.silent: set[str] = set()
+        self.of_brokers: dict[int, int] = {}
+        """The leaders of the partitions in which the brokers store their groups."""
+        self.members: dict[str, tuple[bytes, bytes]] = {}
+        """The subscription and the assignment of the only member of a group."""
 
-    def directory(self) -> InstanceDirectory:
-        return InstanceDirectory({1: "h1:1", 2: "h2:1"}, {number: 1 + number % 2 for number in range(50)})
+    def directory(self, topic: str = TOPIC) -> InstanceDirectory:
+        leaders = {number: 1 + number % 2 for number in range(50)} if topic == TOPIC else self.of_brokers
+        return InstanceDirectory({1: "h1:1", 2: "h2:1"}, leaders, topic=topic)
+
+    def ask_coordinator(
+        self, group: str, conversation: Callable[[Ask], Awaitable[Any]], timeout_s: float = 10.0
+    ) -> tuple[int, Any]:
+        (broker_id,) = [number for number, names in self.groups.items() if group in names]
+        return broker_id, asyncio.run(conversation(self._asker(broker_id)))
 
     def ask_each(
         self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[Any]]
@@ -71,7 +85,16 @@ class Scripted(AskedInstances):
 
     def _described(self, one: Any, name: str) -> Any:
         error = self.errors.get(("DescribeGroups", name), 0)
-        return one(group_id=name, group_state="" if error else "Empty", error_code=error)
+        member = message("DescribeGroupsResponse").struct("DescribedGroupMember")
+        told = self.members.get(name)
+        members = told and (member(member_id="m", member_metadata=told[0], member_assignment=told[1]),)
+        return one(
+            group_id=name,
+            group_state="" if error else "Empty",
+            error_code=error,
+            protocol_type="consumer",
+            members=members or (),
+        )
 
     def _offsets(self, response: Any, one: Any, broker_id: int, asked: Any) -> Any:
         name = asked.group_id
@@ -111,6 +134,46 @@ def test_a_group_that_is_listed_but_not_described_is_named(shown: Callable[..., 
     rows, missing = shown({1: ["audit", "billing", "delays"], 2: ["orders"]}, failing)
     assert rows == {"delays": (30, 30), "orders": (30, 30)}
     assert missing == ("NOT SHOWN: groups audit, billing, because instance 1 answered GROUP_AUTHORIZATION_FAILED",)
+
+
+def test_native_groups_that_no_instance_can_ask_about_are_named_by_their_partitions(tree: Tree) -> None:
+    tree.coordinator()
+    instances = Scripted(tree, {1: ["delays"], 2: []}, {})
+    instances.of_brokers = {0: 1, 1: 3, 2: -1, 3: 3, 4: 2}
+    missing = list_client_groups(instances).missing
+    assert missing == (
+        "NOT SHOWN: the native groups in __consumer_offsets[1,3], because no instance beside broker 3 serves Kafka"
+        " clients",
+        "NOT SHOWN: the native groups in __consumer_offsets[2], because the partition has no live leader",
+    )
+
+
+def test_of_several_groups_one_that_cannot_be_read_stops_no_other(tree: Tree) -> None:
+    tree.coordinator()
+    instances = Scripted(tree, {1: ["delays"], 2: ["orders"]}, {("DescribeGroups", "delays"): 30})
+    found, absent = GroupDirectory(instances).describe(["delays", "orders"], None, None, None)
+    assert [one.group for one in found] == ["orders"]
+    (error,) = absent
+    assert isinstance(error, BrokerError)
+    assert "cannot read group 'delays' from its coordinator: GROUP_AUTHORIZATION_FAILED" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "assignment", "what"),
+    [(b"\xff", b"", "subscription"), (b"", b"\0\0\x7f\xff\xff\xff", "assignment")],
+)
+def test_what_a_member_said_and_nobody_can_decode_is_named(
+    tree: Tree, subscription: bytes, assignment: bytes, what: str
+) -> None:
+    """Otherwise, it would seem to want, or to own, nothing."""
+    tree.coordinator()
+    instances = Scripted(tree, {1: ["delays", "orders"], 2: []}, {})
+    instances.members = {"delays": (subscription, assignment), "orders": (b"", b"")}
+    found = GroupDirectory(instances)
+    assert {row.group: row.unreadable for row in found.list().rows} == {"delays": 1, "orders": 0}
+    ((unreadable,), none) = (one.unreadable for one in found.describe((), None, None, None)[0])
+    assert (str(unreadable.path), none) == ("member m of group delays", ())
+    assert unreadable.reason == f"its {what} cannot be decoded"
 
 
 def test_a_group_that_another_instance_describes_is_not_missing(shown: Callable[..., Any]) -> None:

@@ -24,7 +24,7 @@ from kafka_coord.cli.options import (
 from kafka_coord.cli.output import ACTIONS, Column, Format, Section, cell, columns, duration, note, note_earlier, show
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.errors import NotFound, SettingsError
+from kafka_coord.errors import BrokerError, KafkaCoordError, NotFound, SettingsError
 from kafka_coord.groups.cluster import Cluster, read_cluster
 from kafka_coord.groups.directory import SORTS, GroupDirectory, read_topic, selected
 from kafka_coord.groups.directory import search as find_names
@@ -166,9 +166,9 @@ def describe(
     and GONE the number of those that were deleted. Both are unknown (json: null) if nothing is committed or the broker
     does not respond.
 
-    With several groups or --all-groups, every row begins with its group, and json is a list. If a group does not exist,
-    the command shows the others before the error. With --topic, --all-groups skips the groups that do not use the
-    topic.
+    With several groups or --all-groups, every row begins with its group, and json is a list. If a group does not exist
+    or cannot be read, the command shows the others before the error. With --topic, --all-groups skips the groups that
+    do not use the topic.
 
     \b
     kafka-coord groups describe delays
@@ -196,10 +196,10 @@ def describe(
             found = lag_service(instances, **_ALL).described(found, now_ms)
         requests = _waiting_requests(instances.store) if chosen["state"] else {}
     if not groups:
-        for sentence in absent:
+        for sentence in dict.fromkeys(map(str, absent)):
             note(sentence)
     elif absent and not found:
-        raise NotFound("; ".join(absent))
+        raise _all_of(absent)
     if scope is not None:
         found = _within(found, scope, must_be_there=bool(groups))
     if by_lag:
@@ -218,7 +218,13 @@ def describe(
         note(sentence)
     report_unreadable(tuple(unreadable for one in found for unreadable in one.unreadable))
     if absent and groups:
-        raise NotFound("; ".join(absent))
+        raise _all_of(absent)
+
+
+def _all_of(errors: Sequence[KafkaCoordError]) -> KafkaCoordError:
+    """Returns one error in the place of all: a group that cannot be read may exist."""
+    kind = NotFound if all(isinstance(one, NotFound) for one in errors) else BrokerError
+    return kind("; ".join(map(str, errors)))
 
 
 def _notes(found: Sequence[GroupDescription], scope: Scope | None, *, of_offsets: bool) -> dict[str, None]:

@@ -93,6 +93,9 @@ class ClientAssignedGroups:
     type = "classic"
     """The groups' type in ListGroups."""
 
+    async def is_gone(self, name: str) -> bool:
+        return self.manager.availability(name) is Error.NONE and not self.manager.has(name)
+
     async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
         """Returns the groups as ListGroups shows them. Their states are always known."""
         del with_states

@@ -7,9 +7,10 @@ API turns that into its response.
 
 from __future__ import annotations
 
+import asyncio
 import typing
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Join, Joined, Synced
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.calls import Caller
     from kafka_coord.frontends.kafka.managed.views import GroupView
 
+T = TypeVar("T")
 Partition = tuple[str, int]
 PartitionErrors = Mapping[Partition, Error]
 """The errors of the partitions that a request could not be carried out for."""
+
+
+async def at_once(works: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
+    """Does all works at the same time, and returns their results in order. One alone needs no task of its own."""
+    listed = list(works)
+    return [await listed[0]] if len(listed) == 1 else await asyncio.gather(*listed)
 
 
 class GroupError(Exception):

@@ -47,6 +47,7 @@ from kafka_coord.frontends.kafka.group import (
     Partition,
     Who,
     Why,
+    at_once,
     expires_at_ms,
     refuse,
 )
@@ -175,15 +176,14 @@ class GroupCoordinator:
     async def handle_find_coordinator(self, call: Call) -> Any:
         request = call.request
         keys = request.coordinator_keys if call.version >= 4 else (request.key,)
-        if request.key_type == _TRANSACTION:
-            results = [(key, *await self.native.coordinator_of(call, key, _TRANSACTION)) for key in keys]
-        elif request.key_type == _GROUP:
-            results = [(key, *await self._coordinator_of(call, key)) for key in keys]
-        else:
-            results = [(key, Error.INVALID_REQUEST, answers.NOWHERE) for key in keys]
-        return answers.coordinators(results, call.version)
+        found = await at_once(self._coordinator_of(call, key, request.key_type) for key in keys)
+        return answers.coordinators(((key, *one) for key, one in zip(keys, found, strict=True)), call.version)
 
-    async def _coordinator_of(self, call: Call, group_id: str) -> tuple[int, Node]:
+    async def _coordinator_of(self, call: Call, group_id: str, key_type: int) -> tuple[int, Node]:
+        if key_type == _TRANSACTION:
+            return await self.native.coordinator_of(call, group_id, _TRANSACTION)
+        if key_type != _GROUP:
+            return Error.INVALID_REQUEST, answers.NOWHERE
         await self.native.kinds.wait_known(group_id)
         if self.native.is_meant(call, group_id):
             return await self.native.coordinator_of(call, group_id, _GROUP)
@@ -329,7 +329,7 @@ class GroupCoordinator:
         self.client_assigned.tool_commits.asked("OffsetFetch", call, names)
         await self.groups.wait_until_loaded(names)
         denied = await call.client.access.denied_groups(Operation.DESCRIBE, names)
-        fetched = [await self._fetched(call, one, is_denied=one.group_id in denied) for one in asked]
+        fetched = await at_once(self._fetched(call, one, is_denied=one.group_id in denied) for one in asked)
         return answers.fetched(fetched, call.version)
 
     async def _fetched(self, call: Call, asked: Any, *, is_denied: bool) -> answers.FetchedGroup:

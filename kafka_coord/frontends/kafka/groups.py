@@ -11,7 +11,17 @@ from functools import partial
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import MalformedValue, StoreError
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
-from kafka_coord.frontends.kafka.group import LOOKS, AnyGroup, GroupError, KindChanged, Listed, Loading, Why, refuse
+from kafka_coord.frontends.kafka.group import (
+    LOOKS,
+    AnyGroup,
+    GroupError,
+    KindChanged,
+    Listed,
+    Loading,
+    Why,
+    at_once,
+    refuse,
+)
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.native import KindFinder, NativeGroups
@@ -20,6 +30,7 @@ from kafka_coord.grouplog.topics import current_offsets
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
+from kafka_coord.zk.kinds import GroupRecord
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +68,8 @@ class Groups:
         """The groups that are being converted. Requests about them are refused, so that clients retry."""
         self._clearing: set[str] = set()
         """The groups of which the remains of a conversion are being removed. None of them is converted."""
+        self._gone: set[str] = set()
+        """The groups that have a record, but did not exist at the last look."""
 
     # --- finding -----------------------------------------------------------------------------------------------------
 
@@ -127,8 +140,7 @@ class Groups:
             return
         loop = asyncio.get_running_loop()
         late = loop.time() + within_s
-        for one in named:
-            await self.look_again(one)
+        await at_once(map(self.look_again, {partition_of(one): one for one in named}.values()))
         while self._is_loading(named) and loop.time() < late:
             await self._manager.wait_until_loaded(named, min(_STOP_CHECK_S, late - loop.time()))
         while loop.time() < late and not self._instances.is_stopping:
@@ -162,6 +174,26 @@ class Groups:
             if kind in of_kinds and (not types or groups.type in types):
                 rows += await groups.listed([name for name, _ in of_kinds[kind]], with_states=with_states)
         return rows
+
+    # --- groups that are gone ----------------------------------------------------------------------------------------
+
+    async def forget_gone(self) -> None:
+        """Removes the records of groups that do not exist any more, whoever deleted them, or let them expire: what
+        gets the name next is a new group. A record is written before its group, so a group counts as gone if it did not
+        exist at the last call either."""
+        gone = {name for name, one in self._kinds.of_terms().items() if await self._is_gone(name, one)}
+        for name in gone & self._gone:
+            if await self._is_gone(name, self._kinds.record_of(name)):
+                log.info("the group does not exist any more, so its kind is forgotten group=%s", name)
+                await self._kinds.forget(name, in_term=True)
+                if not await self._managed.is_gone(name):  # its consumers wait
+                    await self._managed.administration.look(name)
+        self._gone = gone
+
+    async def _is_gone(self, name: str, record: GroupRecord | None) -> bool:
+        if record is None or record.moving or record.fenced or self.is_changing(name):
+            return False
+        return await self._of[record.kind].is_gone(name)
 
     # --- conversions -------------------------------------------------------------------------------------------------
 

@@ -281,7 +281,7 @@ class KafkaListener:
         self._port = port
         endless = (
             *(self._maintain, self._follow_settings, self._end_overdue_clients),
-            *(self._take_over_by_name, self._tell_changes, self.kinds.follow),
+            *(self._take_over_by_name, self._forget_gone, self._tell_changes, self.kinds.follow),
         )
         maintenance = asyncio.gather(*map(kept_running, (*endless, self.registered.follow)))
         self._started.set_result(f"{host}:{port}")
@@ -453,6 +453,11 @@ class KafkaListener:
             except StoreUnavailable as error:
                 log.info("cannot check which groups to make managed: %s", error)
             await asyncio.sleep(TAKE_OVER_CHECK_S)
+
+    async def _forget_gone(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.expiry_check_s)
+            await self.coordinator.groups.forget_gone()
 
     async def _remove_expired_offsets(self) -> None:
         try:

@@ -392,12 +392,18 @@ class Kinds:
             record = await asyncio.to_thread(_read_now, self._store, group)
         return record == GroupRecord(GroupKind.NATIVE)
 
-    async def forget(self, group: str) -> None:
-        """Removes the record of a group that was deleted. If that fails, the group keeps its kind."""
+    def of_terms(self) -> dict[str, GroupRecord]:
+        """Returns the records of the groups that this instance coordinates, or would if they were not native."""
+        return {name: one for partition in self._terms for name, one in self._of_partition(partition).groups.items()}
+
+    async def forget(self, group: str, *, in_term: bool = False) -> None:
+        """Removes the record of a group that does not exist any more, ``in_term`` only as long as this instance has the
+        term of the group's partition. If that fails, the group keeps its kind."""
         partition = partition_of(group)
         try:
             if self._store is not None:
-                self._told(partition, await asyncio.to_thread(forget_kind, self._store, group))
+                fence = self._fence(partition) if in_term else None
+                self._told(partition, await self._written(partition, forget_kind, self._store, group, fence))
             else:
                 left = {name: one for name, one in self._of_partition(partition).groups.items() if name != group}
                 self._keep(partition, left)
@@ -487,6 +493,14 @@ class NativeGroups:
         native."""
         del name, check
         raise GroupError(Error.NOT_COORDINATOR)
+
+    async def is_gone(self, name: str) -> bool:
+        """Returns whether the brokers say that there is no such group, nor offsets of it."""
+        try:
+            node = await self._instances.native_coordinator(name)
+            return node is None or not await self._exists_at(node, name)
+        except BrokerError:
+            return False
 
     async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
         """The broker lists them itself (:meth:`listed_by_broker`)."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
+from kafka_coord.frontends.kafka.answers import FetchedGroup
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups, ToolCommits
+from kafka_coord.frontends.kafka.group import NOTHING_FETCHED
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Address, Instances
@@ -20,9 +24,9 @@ from kafka_coord.frontends.kafka.routing import DESCRIBE_CLUSTER, FETCH, LOCAL, 
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.grouplog.topics import LogTopics
-from kafka_coord.wire.frames import answer_start
+from kafka_coord.wire.frames import RequestHeader, answer_start
 from kafka_coord.wire.messages import message
-from tests.frontends.kafka.callers import NoManagedGroups, NoNativeGroups
+from tests.frontends.kafka.callers import NoManagedGroups, NoNativeGroups, OpenCaller
 from tests.frontends.kafka.peer import committing
 
 OWN, OTHER, THIRD = 1, 2, 3
@@ -310,6 +314,57 @@ def test_a_claim_in_vain_hides_the_leaders_instance_for_some_seconds_only(monkey
     assert coordinator(known, OTHER) == OTHER
 
 
+def together(count: int) -> Callable[[object], Awaitable[None]]:
+    """Returns a wait that ends once ``count`` different ones wait at the same time."""
+    waiting: set[object] = set()
+
+    async def wait(who: object) -> None:
+        waiting.add(who)
+        while len(waiting) < count:
+            await asyncio.sleep(0)
+
+    return wait
+
+
+def of_partition(partition: int) -> str:
+    return next(name for name in map(str, range(1000)) if partition_of(name) == partition)
+
+
+def test_coordinators_and_offsets_of_many_groups_are_found_at_the_same_time() -> None:
+    """One after the other, 160 groups took longer than clients wait, and a second each while ZooKeeper was away."""
+    read, known = together(2), instances(EVERYONE)
+
+    async def claimed(partition: int) -> int:
+        await read(partition)
+        return partition + 1
+
+    async def fetched(_call: Call, asked: Any, *, is_denied: bool) -> FetchedGroup:
+        await fetches(asked.group_id)
+        assert not is_denied
+        return FetchedGroup(asked.group_id, None, Error.NONE, NOTHING_FETCHED, frozenset())
+
+    def call(name: str, **fields: Any) -> Call:
+        return Call(RequestHeader(0, 8, 1, "c", True), message(f"{name}Request")(**fields), OpenCaller("h"))
+
+    known._claimant = claimed
+    manager, keys = _Manager(), [of_partition(OTHER - 1), of_partition(THIRD - 1)]
+    serving: Any = SimpleNamespace(native=NoNativeGroups(), _instances=known, _on_elsewhere=lambda: None)
+    serving._coordinator_of = partial(GroupCoordinator._coordinator_of, serving)
+    asked = GroupCoordinator.handle_find_coordinator(serving, call("FindCoordinator", coordinator_keys=keys))
+    found = asyncio.run(asyncio.wait_for(asked, 5)).coordinators
+    assert [(one.key, one.node_id) for one in found] == [(keys[0], OTHER), (keys[1], THIRD)]
+
+    read, fetches = together(2), together(2)
+    known._seen.clear()
+    serving.groups, serving._fetched = finding(manager, known, lambda: None), fetched
+    serving.client_assigned = SimpleNamespace(tool_commits=ToolCommits())
+    form = message("OffsetFetchRequest").struct("OffsetFetchRequestGroup")
+    groups = tuple(form(group_id=one, topics=None) for one in keys)
+    asked = GroupCoordinator.handle_fetch_offsets(serving, call("OffsetFetch", groups=groups))
+    told = asyncio.run(asyncio.wait_for(asked, 5)).groups
+    assert [one.group_id for one in told] == keys
+
+
 class _Manager:
     """A manager that begins a claim as soon as somebody looks for it."""
 
@@ -341,8 +396,7 @@ def looked(known: Instances, broker_id: int) -> _Manager:
     """Asks an instance that does not know of a move about a group, whose partition the broker leads now."""
     manager = _Manager()
     groups = finding(manager, known, manager.look)
-    group = next(name for name in map(str, range(1000)) if partition_of(name) == broker_id - 1)
-    asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
+    asyncio.run(asyncio.wait_for(groups.look_again(of_partition(broker_id - 1)), 5))
     return manager
 
 
@@ -371,7 +425,7 @@ def test_a_request_waits_until_another_instance_has_claimed_the_group() -> None:
             claims[OTHER] = OTHER
 
     groups = finding(manager, known, looked_at)
-    group = next(name for name in map(str, range(1000)) if partition_of(name) == OTHER - 1)
+    group = of_partition(OTHER - 1)
     asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
     assert manager.error is Error.NOT_COORDINATOR
     assert len(looks) == 3
@@ -382,7 +436,7 @@ def test_a_request_does_not_wait_for_ever_for_another_instance(monkeypatch: pyte
     known = instances(EVERYONE, claims={OTHER: OWN})
     looks: list[int] = []
     groups = finding(_Manager(), known, lambda: looks.append(1))
-    group = next(name for name in map(str, range(1000)) if partition_of(name) == OTHER - 1)
+    group = of_partition(OTHER - 1)
     asyncio.run(asyncio.wait_for(groups.look_again(group), 5))
     assert looks
     looks.clear()

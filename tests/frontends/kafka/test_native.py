@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,6 +19,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import NoNode
+from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind
 from kafka_coord.zk import layout
@@ -33,6 +35,7 @@ from tests.frontends.kafka.records import (
     filled,
     flowing,
     kind,
+    managed_group,
     member,
     members,
     never_lost,
@@ -158,6 +161,38 @@ def test_the_record_of_a_kind_goes_only_with_the_group(front: Front, topic: str,
     assert kind(front, native) is GroupKind.NATIVE
     admin.delete_consumer_groups([native])[native].result(30)
     assert kind(front, native) is None
+
+
+def test_no_record_outlives_a_group_that_others_removed(front: Front, topic: str, group: str, coord: Run) -> None:
+    """A tool at the brokers, the retention of offsets, and an operator. What gets the name next is a new group."""
+    names = native, expired, managed, kept = [f"{group}-{one}" for one in ("native", "expired", "managed", "kept")]
+    for name in (native, kept):
+        consumed(front.brokers, name, topic, 10)
+        consumed(front.bootstrap, name, topic, 0)
+    consumed(front.bootstrap, expired, topic, 10)
+    managed_group(front, topic, managed)
+    consumed(front.bootstrap, managed, topic, 0)
+    assert [str(kind(front, name)) for name in names] == ["native", "client-assigned", "managed", "native"]
+    admin = AdminClient({"bootstrap.servers": front.brokers})
+    admin.delete_consumer_groups([native])[native].result(30)
+    assert coord("groups", "delete", managed, "--yes").code == 0
+    serving = front.serving(expired)
+    _now(serving, serving.manager.delete_group(expired))  # as the check of expired offsets does
+    settings = {"zookeeper": front.cluster.zookeeper, "group": native, "topics": [topic]}
+    with CoordConsumer(**settings, auto_offset_reset="earliest") as own:
+        assert own.poll(1.0) is None, "it is not told apart yet from a group that begins"
+        for listener in [*front.listeners.values()] * 2:
+            _now(listener, listener.coordinator.groups.forget_gone())
+        assert [kind(front, name) for name in names] == [None, None, None, GroupKind.NATIVE]
+        eventually(lambda: own.poll(0.2), within_s=60)
+    consumed(front.bootstrap, managed, topic, 0)
+    assert kind(front, managed) is GroupKind.CLIENT_ASSIGNED
+
+
+def _now(listener: KafkaListener, work: Coroutine[Any, Any, object]) -> None:
+    """Does work of the listener, which it does every ten minutes otherwise."""
+    assert listener._loop is not None
+    asyncio.run_coroutine_threadsafe(work, listener._loop).result(60)
 
 
 def test_tools_see_native_groups_among_the_others(front: Front, topic: str, group: str) -> None:

@@ -82,6 +82,9 @@ class ManagedGroups:
         self.tool_commits = ToolCommits()
         self.group = partial(ManagedGroup, self)
 
+    async def is_gone(self, name: str) -> bool:
+        return self.knows(name) and name not in self.groups
+
     async def listed(self, names: Sequence[str], *, with_states: bool) -> list[Listed]:
         """Returns the groups as ListGroups shows them. Reads their states only if asked to."""
         states = await self.administration.states(names) if with_states and names else {}
