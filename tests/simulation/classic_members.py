@@ -35,6 +35,7 @@ class ClassicMember(KafkaMember):
     JoinGroup or SyncGroup request."""
 
     all_topics = ManagedTopics(frozenset({TOPIC, OTHER_TOPIC}), "")
+    starts_when_told = True
 
     def __init__(
         self,

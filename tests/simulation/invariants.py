@@ -75,8 +75,7 @@ class Witness(Protocol):
 
     @property
     def starts_when_told(self) -> bool:
-        """Whether the instance acknowledges a start before the consumer starts the partitions. This is so for classic
-        clients."""
+        """Whether the instance acknowledges a start before the consumer starts the partitions."""
 
     def may_fetch(self, partition: TopicPartition) -> bool: ...
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.classic_groups.heartbeat_hold import waits_beyond_interval
+from kafka_coord.classic_groups.heartbeat_hold import spins_beyond_interval, waits_beyond_interval
 from kafka_coord.frontends.kafka.group import NOTHING_FETCHED
 from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE, LEAVE_FOR_NOW, ConsumerHeartbeat
@@ -139,6 +139,12 @@ class KafkaMember:
     # --- what the cluster asks ---------------------------------------------------------------------------------------
 
     all_topics = ManagedTopics(frozenset(), PATTERN)
+
+    @property
+    def starts_when_told(self) -> bool:
+        """Whether the instance acknowledges a start before the client starts the partitions, as it does with the first
+        part of a share for which a join waits."""
+        return spins_beyond_interval(self.identity.software) and self.epoch == self._first_epoch
 
     @property
     def takes_all(self) -> bool:

@@ -94,7 +94,7 @@ class Process:
 
     @property
     def starts_when_told(self) -> bool:
-        return isinstance(self.connector, ClassicMember)
+        return isinstance(self.connector, KafkaMember) and self.connector.starts_when_told
 
     def may_fetch(self, partition: TopicPartition) -> bool:
         if not self.alive or self.fetchers is None or self.connector is None:
