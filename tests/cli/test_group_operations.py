@@ -229,7 +229,7 @@ def test_a_group_is_deleted_only_without_members_and_after_confirmation(elected:
     assert coord("groups", "delete", "delays", "--yes").code == 0
 
     assert coord("groups", "describe", "delays").code == 7
-    assert coord("groups", "delete", "delays", "--yes").code == 7
+    assert coord("groups", "delete", "delays").code == 7
 
 
 def test_a_dry_run_shows_what_would_happen_and_changes_nothing(elected: World, coord: Run) -> None:

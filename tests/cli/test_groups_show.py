@@ -204,7 +204,7 @@ def test_list_says_that_no_coordinator_has_ever_run(coord: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("describe",), ("delete", "--yes"), ("reset-offsets", "--all-topics", "--to-latest")]
+    "command", [("describe",), ("pause",), ("delete", "--yes"), ("reset-offsets", "--all-topics", "--to-latest")]
 )
 def test_names_illegal_for_managed_groups_are_refused_if_no_instance_serves_kafka_clients(
     rebalancing: Tree, coord: Run, command: tuple[str, ...]

@@ -153,7 +153,7 @@ def evict(
 
 
 @click.command()
-@click.argument("groups", type=GROUP, nargs=-1, metavar="[GROUP…]")
+@click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="[GROUP…]")
 @click.option("--all", "everywhere", is_flag=True, help="Pause all groups, including future groups.")
 @dry_run_option
 @reason_option
@@ -179,7 +179,7 @@ def pause(groups: tuple[str, ...], everywhere: bool, dry_run: bool, reason: str,
 
 
 @click.command()
-@click.argument("groups", type=GROUP, nargs=-1, metavar="[GROUP…]")
+@click.argument("groups", type=ANY_GROUP, nargs=-1, metavar="[GROUP…]")
 @click.option("--all", "everywhere", is_flag=True, help="Lift the pause set with pause --all.")
 @dry_run_option
 @reason_option
@@ -330,8 +330,6 @@ def delete(
     \b
     kafka-coord groups delete delays --yes
     """
-    if not dry_run:
-        confirm(f"Delete {', '.join(groups)} with all committed offsets?", groups, yes=yes)
     with open_cluster() as (instances, brokers):
         directory = GroupDirectory(instances)
         found = {group: directory.find(group, kind) for group in groups}
@@ -343,6 +341,7 @@ def delete(
                 output, *(of_kind.dry_delete(group, brokers.known_ranges) for group, of_kind in found.items())
             )
             return
+        confirm(f"Delete {', '.join(groups)} with all committed offsets?", groups, yes=yes)
         answers = [of_kind.delete(group, acting(reason, timeout_s)) for group, of_kind in found.items()]
     show_answers(output, answers)
 
