@@ -220,7 +220,7 @@ def test_a_commit_after_a_pause_longer_than_the_idle_limit_is_as_quick_as_ever(p
         return time.monotonic() - began
 
     (took_s,) = play(ours, of=pause_between)
-    assert took_s < 1.0
+    assert took_s < 4.0  # 5.4 s and more, when the term ended
 
 
 @pytest.mark.usefixtures("terms_go_on")
