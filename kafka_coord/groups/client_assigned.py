@@ -87,6 +87,9 @@ _STATUS = {
     "Assigning": "Assigning: the broker computes the assignment",
     "Reconciling": "Reconciling: members give up or take partitions",
 }
+_CONSUMERS = frozenset({"", "classic", "consumer"})
+"""The types of groups that are shown. Brokers before 3.8 name none."""
+ONLY_IN_KAFKA = "see Kafka's own tools"
 OFFSETS_TOPIC = "__consumer_offsets"
 """The topic in which the brokers store native groups."""
 
@@ -196,6 +199,9 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
             # While a log partition moves, two instances may list its groups. The leader's response takes precedence.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = replace(_group(group, broker_id, {}), kind=kinds[group.group_id])
+    others = {group: kind for listed in responses.values() for group, kind in listed.others.items()}
+    for kind, groups in grouped(sorted(others), others.__getitem__).items():
+        missing.append(f"NOT SHOWN: {_groups(groups)} of type {kind}: {ONLY_IN_KAFKA}")
     for reason, groups in grouped(sorted(failed.keys() - found.keys()), failed.__getitem__).items():
         missing.append(f"NOT SHOWN: {_groups(groups)}, because {reason}")
     missing += _unserved(directory, silent, GroupKind.CLIENT_ASSIGNED)
@@ -259,20 +265,25 @@ def _groups(names: Sequence[str]) -> str:
 
 class _Listed(NamedTuple):
     """An instance's groups. If ``error_code`` is not 0, or ``is_part`` is set, it may have more. ``failed`` maps the
-    groups that it lists, but does not describe, to the reason."""
+    groups that it lists, but does not describe, to the reason, and ``others`` those that have no committed offsets of
+    consumers, such as share groups, to their types."""
 
     error_code: int
     groups: Sequence[Any]
     failed: Mapping[str, str]
     is_part: bool
+    others: Mapping[str, str]
 
 
 async def _list(ask: Ask, wanted: Sequence[str] | None, chosen: Callable[[str], bool]) -> _Listed:
     names, error_code, is_part = wanted, 0, False
+    others: dict[str, str] = {}
     if names is None:
         is_part = not await lists_all_groups(ask)
         listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")())
-        names, error_code = [one.group_id for one in listed.groups if chosen(one.group_id)], listed.error_code
+        others = {one.group_id: one.group_type for one in listed.groups if one.group_type not in _CONSUMERS}
+        names = [one.group_id for one in listed.groups if chosen(one.group_id) and one.group_id not in others]
+        error_code = listed.error_code
     groups: list[Any] = []
     for part in parts(names, _IN_ONE_REQUEST):
         request = message("DescribeGroupsRequest")(groups=tuple(part))
@@ -284,7 +295,7 @@ async def _list(ask: Ask, wanted: Sequence[str] | None, chosen: Callable[[str], 
             failed[one.group_id] = named(one.error_code)
     # a group that is dead by now was deleted after it was listed
     described = [one for one in groups if not one.error_code and one.group_state in _STATES]
-    return _Listed(error_code, described, failed, is_part)
+    return _Listed(error_code, described, failed, is_part, others)
 
 
 async def _with_consumers(ask: Ask, groups: Sequence[Any]) -> list[Any]:

@@ -270,6 +270,7 @@ Presences = Callable[[str], Mapping[tuple[str, str], Presence]]
 
 
 _COMMIT, _DELETE_OFFSETS, _DELETE, _DESCRIBE, _LEAVE = 7, 0, 2, 5, 4
+_DESCRIBE_CONSUMERS = 0, 1
 _DEAD = "Dead"
 """The state that Kafka reports for a group that does not exist."""
 
@@ -331,6 +332,11 @@ def evict_members(instances: AskedInstances, group: str, consumers: Sequence[str
         if code := unless_moving(described.error_code):
             return [code] * len(consumers)
         if described.group_state == _DEAD:
+            request = message("ConsumerGroupDescribeRequest")(group_ids=(group,))
+            told = of_group((await ask("ConsumerGroupDescribe", _DESCRIBE_CONSUMERS, request)).groups, group)
+            if not told.error_code:
+                why = "its members use KIP-848, and the brokers let nobody remove them"
+                raise RequestRefused(f"group {group!r}: {why}; no one was evicted")
             raise NotFound(f"no group {group!r}; no one was evicted")
         members = {one.group_instance_id or one.member_id: one for one in described.members}
         require_members(group, consumers, members)

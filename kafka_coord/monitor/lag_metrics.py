@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_coord.errors import KafkaCoordError
+from kafka_coord.groups.client_assigned import ONLY_IN_KAFKA
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.group import AgeBy, GroupRow
 from kafka_coord.groups.instances import AskedInstances
@@ -171,4 +172,5 @@ def measure_lags(
     finally:
         reader.close()
     now, rows = time.monotonic(), listed.rows
-    return Sample(now, now - began, rows[:most], max(0, len(rows) - most), bool(listed.missing))
+    incomplete = any(not note.endswith(ONLY_IN_KAFKA) for note in listed.missing)  # those have no lag
+    return Sample(now, now - began, rows[:most], max(0, len(rows) - most), incomplete)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.errors import BrokerError
+from kafka_coord.errors import BrokerError, RequestRefused
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.groups.client_assigned import list_client_groups
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.copies import CopyPosition, Existing, GroupPositions, compare
 from kafka_coord.groups.directory import GroupDirectory
-from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent
+from kafka_coord.groups.instances import AskedInstances, InstanceDirectory, Silent, evict_members
 from kafka_coord.kafka.connection import NoCommonVersion
 from kafka_coord.kafka.coordinators import LISTS_A_PART, Ask
 from kafka_coord.model import PartitionSet, TopicPartition
@@ -37,6 +37,7 @@ class Scripted(AskedInstances):
         self.silent: set[str] = set()
         self.of_brokers: dict[int, int] = {}
         """The leaders of the partitions in which the brokers store their groups."""
+        self.types: dict[str, str] = {}
         self.members: dict[str, tuple[bytes, bytes]] = {}
         """The subscription and the assignment of the only member of a group."""
 
@@ -70,11 +71,15 @@ class Scripted(AskedInstances):
             if request == "ListGroups":
                 one = response.struct("ListedGroup")
                 error = self.errors.get(("ListGroups", str(broker_id)), 0)
-                return response(error_code=error, groups=tuple(one(group_id=name) for name in self.groups[broker_id]))
+                rows = (one(group_id=name, group_type=self.types.get(name, "")) for name in self.groups[broker_id])
+                return response(error_code=error, groups=tuple(rows))
             if request == "Metadata":
                 if ("Metadata", "old") in self.errors:
                     raise NoCommonVersion("only versions 0 to 7")
                 return response(cluster_authorized_operations=self.errors.get(("Metadata", "rights"), ALL_RIGHTS))
+            if request == "ConsumerGroupDescribe":
+                one = response.struct("DescribedGroup")
+                return response(groups=tuple(one(group_id=name) for name in sent.group_ids))
             if request == "DescribeGroups":
                 one = response.struct("DescribedGroup")
                 return response(groups=tuple(self._described(one, name) for name in sent.groups))
@@ -90,7 +95,7 @@ class Scripted(AskedInstances):
         members = told and (member(member_id="m", member_metadata=told[0], member_assignment=told[1]),)
         return one(
             group_id=name,
-            group_state="" if error else "Empty",
+            group_state="Dead" if self.types.get(name) else "" if error else "Empty",
             error_code=error,
             protocol_type="consumer",
             members=members or (),
@@ -146,6 +151,26 @@ def test_native_groups_that_no_instance_can_ask_about_are_named_by_their_partiti
         " clients",
         "NOT SHOWN: the native groups in __consumer_offsets[2], because the partition has no live leader",
     )
+
+
+def test_groups_that_have_no_consumers_are_named_with_their_type(tree: Tree) -> None:
+    tree.coordinator()
+    instances = Scripted(tree, {1: ["delays", "shared", "spread"], 2: ["streamed"]}, {})
+    instances.types = {"shared": "share", "spread": "share", "streamed": "streams"}
+    listed = list_client_groups(instances)
+    assert [one.group for one in listed.groups] == ["delays"]
+    assert listed.missing == (
+        "NOT SHOWN: groups shared, spread of type share: see Kafka's own tools",
+        "NOT SHOWN: group streamed of type streams: see Kafka's own tools",
+    )
+
+
+def test_nobody_is_told_that_a_group_of_kip_848_does_not_exist(tree: Tree) -> None:
+    tree.coordinator()
+    instances = Scripted(tree, {1: ["delays"], 2: []}, {})
+    instances.types = {"delays": "consumer"}
+    with pytest.raises(RequestRefused, match="its members use KIP-848, and the brokers let nobody remove them"):
+        evict_members(instances, "delays", ["c1"], 1.0)
 
 
 def test_of_several_groups_one_that_cannot_be_read_stops_no_other(tree: Tree) -> None:

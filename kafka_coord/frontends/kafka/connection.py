@@ -57,6 +57,13 @@ CONNECT_S = 10.0
 ANSWER_S = 60.0
 """How long the broker may take to answer a request from this instance itself, in seconds, including the time that it
 needs for the client's earlier requests."""
+_CHANGES = frozenset(
+    {
+        *("AddOffsetsToTxn", "ConsumerGroupHeartbeat", "DeleteGroups", "JoinGroup", "LeaveGroup", "OffsetCommit"),
+        *("SyncGroup", "TxnOffsetCommit"),
+    }
+)
+"""What a broker may have carried out although it has not answered: the client decides whether to ask again."""
 _numbers = itertools.count(1)
 _LENGTH = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
@@ -426,9 +433,9 @@ class ClientConnection(asyncio.Protocol):
                 try:
                     return await (await self._reached_broker()).ask(name, version, value)
                 except ConnectionError:
-                    if self._broker is not None or self._ended:
+                    if self._broker is not None or self._ended or name in _CHANGES:
                         raise
-                    # the broker closed an idle connection; asking again is harmless, since no question changes anything
+                    # the broker closed an idle connection; asking again is harmless, since nothing changes by it
                     return await (await self._reached_broker()).ask(name, version, value)
         except TimeoutError:
             raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None

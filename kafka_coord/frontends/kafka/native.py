@@ -128,6 +128,7 @@ class Kinds:
         self.on_freeze: Callable[[int, Recorded], None] = lambda _partition, _found: None
         self.on_return: Callable[[int], None] = lambda _partition: None
         self.on_deposed: Callable[[int], None] = lambda _partition: None
+        self.on_forgotten: Callable[[Collection[str]], None] = lambda _names: None
 
     def of(self, group: str) -> GroupKind | None:
         """Returns the recorded kind, or ``None`` if the group has no record, or if it is not known yet."""
@@ -164,6 +165,7 @@ class Kinds:
         if found.version < known.version and found.czxid in {0, known.czxid}:
             return
         self._recorded[partition] = found
+        self.on_forgotten(known.groups.keys() - found.groups.keys())
         moving = {(name, one.moving) for name, one in found.groups.items() if one.moving}
         now = asyncio.get_running_loop().time() if moving or self._frozen_at else 0.0
         for key in [one for one in self._frozen_at if partition_of(one[0]) == partition and one not in moving]:
@@ -486,7 +488,7 @@ class NativeGroups:
         """A group that the brokers do not let this instance describe, or "" if they do."""
         self._acknowledging = asyncio.Lock()
         self._telling = asyncio.Lock()
-        kinds.on_freeze, kinds.on_return = self._frozen, self._returning
+        kinds.on_freeze, kinds.on_return, kinds.on_forgotten = self._frozen, self._returning, self._forgotten
 
     def group(self, name: str, check: Callable[[], None]) -> NoReturn:
         """Makes the client look up its coordinator again: this instance found out only now that the group is
@@ -604,6 +606,12 @@ class NativeGroups:
             except (StoreError, MalformedValue, TimeoutError) as error:
                 log.info("cannot tell who has come back: %s; trying again", error)
                 asyncio.get_running_loop().call_later(_TOLD_WITHIN_S, self._returning, partition)
+
+    def _forgotten(self, names: Collection[str]) -> None:
+        """The next group that gets one of the names is not the one that had it."""
+        for name in names:
+            for known in (self._transactional, self._seen, self._given_up, self._is_free):
+                known.pop(name, None)
 
     def _frozen(self, partition: int, found: Recorded) -> None:
         """Acknowledges that groups of the partition are frozen, once nothing is in flight that was passed on before."""

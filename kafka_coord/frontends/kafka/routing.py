@@ -177,8 +177,10 @@ def _with_instances(naming: _Naming, frame: bytes, version: int, addresses: Mapp
 
 def _rename_brokers(id_field: str, answer: Any, addresses: Mapping[int, tuple[str, int]]) -> bool:
     """Omits brokers without an instance: clients that connect to them would bypass the instances, or reach nobody. As
-    in Kafka, a partition whose leader is omitted has no leader."""
+    in Kafka, a partition whose leader is omitted has no leader, and there is no controller if it is omitted."""
     answer.brokers = _renamed(answer.brokers, id_field, addresses)
+    if answer.controller_id not in addresses:
+        answer.controller_id = _NO_LEADER
     for topic in getattr(answer, "topics", ()):
         for partition in topic.partitions:
             if partition.leader_id >= 0 and partition.leader_id not in addresses:

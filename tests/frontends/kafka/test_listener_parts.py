@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kafka_coord.frontends.kafka import listener
 from kafka_coord.frontends.kafka.clients import Clients
+from kafka_coord.frontends.kafka.connection import ClientConnection
+from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
+from kafka_coord.model import GroupKind
 
 
 def test_endless_work_begins_again_after_an_unexpected_error(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -55,3 +60,46 @@ def test_a_connection_that_cannot_be_checked_is_closed_and_the_others_are_checke
     clients.end_overdue(0.0)
     assert [(one.checked, one.ended) for one in connections] == [(1, ""), (1, "an internal error"), (1, "")]
     assert "this is a bug" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("Metadata", 2), ("OffsetFetch", 2), ("DeleteGroups", 1), ("JoinGroup", 1)]
+)
+def test_what_the_broker_may_have_carried_out_is_not_asked_again(name: str, asked: int) -> None:
+    """A second DeleteGroups would be told that there is no such group, and a second JoinGroup would add a member."""
+    heard: list[str] = []
+
+    async def broker() -> Any:
+        client._broker = SimpleNamespace(ask=ask)
+        return client._broker
+
+    async def ask(question: str, _version: int, _value: object) -> str:
+        heard.append(question)
+        if len(heard) == 1:
+            client._broker = None  # as when the broker closes the connection
+            raise ConnectionError("closed")
+        return "answer"
+
+    client: Any = SimpleNamespace(_broker=None, _ended=False, _reached_broker=broker)
+    question = ClientConnection.ask_broker(client, name, 0, None)
+    if asked == 1:
+        with pytest.raises(ConnectionError, match="closed"):
+            asyncio.run(question)
+    else:
+        assert asyncio.run(question) == "answer"
+    assert heard == [name] * asked
+
+
+def test_what_was_seen_of_a_native_group_goes_with_its_record() -> None:
+    """Otherwise, the next group of that name could never be taken over: the former used transactions."""
+
+    async def play() -> None:
+        kinds = Kinds()
+        native = NativeGroups(None, kinds)  # type: ignore[arg-type]
+        for name in ("deleted", "kept"):
+            await kinds.record_first(name, GroupKind.NATIVE)
+            native._transactional[name] = None
+        await kinds.forget("deleted")
+        assert list(native._transactional) == ["kept"]
+
+    asyncio.run(play())

@@ -135,7 +135,7 @@ def test_with_rewriting_the_registered_addresses_are_named() -> None:
 def test_metadata_does_not_name_an_instance_whose_session_has_ended(version: int, rewrites: bool) -> None:
     known = instances({OWN: ADVERTISED[OWN], THIRD: ADVERTISED[THIRD]}, rewrites=rewrites)
     found = patched(known, METADATA, "MetadataResponse", metadata("read"), version, rewrites=rewrites)
-    assert [one.node_id for one in found.brokers] == [OWN, THIRD]
+    assert ([one.node_id for one in found.brokers], found.controller_id) == ([OWN, THIRD], -1)
     (topic,) = found.topics
     assert [(one.leader_id, one.error_code) for one in topic.partitions] == [
         (OWN, Error.NONE),
@@ -149,8 +149,10 @@ def test_describe_cluster_does_not_name_an_instance_whose_session_has_ended() ->
     form = message("DescribeClusterResponse")
     of_broker = form.struct("DescribeClusterBroker")
     brokers = tuple(of_broker(broker_id=number, host=host, port=port) for number, (host, port) in ADVERTISED.items())
-    found = patched(known, DESCRIBE_CLUSTER, "DescribeClusterResponse", form(brokers=brokers), 0)
-    assert [one.broker_id for one in found.brokers] == [OWN, OTHER]
+    for controller, named in ((OTHER, OTHER), (THIRD, -1)):
+        answer = form(brokers=brokers, controller_id=controller)
+        found = patched(known, DESCRIBE_CLUSTER, "DescribeClusterResponse", answer, 0)
+        assert ([one.broker_id for one in found.brokers], found.controller_id) == ([OWN, OTHER], named)
 
 
 def test_while_every_instance_runs_the_brokers_answers_pass_unchanged() -> None:
