@@ -73,3 +73,11 @@ def test_an_instance_that_lost_its_term_is_fenced_and_does_not_report_the_member
     world.store.set(FENCE, b"")
     with pytest.raises(Fenced):
         channel.change_subscription(found, Subscription.to(["fares"]))
+
+
+def test_an_instance_that_lost_its_term_calls_no_name_taken(world: World) -> None:
+    world.store.create(FENCE, b"")
+    assert isinstance(registered(world, "a", "c1", "classic"), Registration)  # by the next instance
+    world.store.set(FENCE, b"")
+    with pytest.raises(Fenced):
+        registered(world, "a", "c1", "consumer")

@@ -135,9 +135,12 @@ def _register(store: FencedStore, requests: Sequence[Registering]) -> None:
 
 
 def _examine(store: FencedStore, requests: Sequence[Registering]) -> list[Registering]:
-    """Returns the registrations that can be written now and finishes all others."""
+    """Returns the registrations that can be written now and finishes all others. Finishes none before it has proven that
+    no other instance has taken over: to the next one, a name may belong to a member that this one does not know, and
+    clients take some refusals as final."""
     found = read_registrations(store, [(one.group, one.consumer) for one in requests])
     possible, names = [], set()
+    finished: list[tuple[Registering, Registration | Refusal]] = []
     for request, (node, channel) in zip(requests, found, strict=True):
         for read in (node, channel):
             if isinstance(read, Unreadable):
@@ -145,14 +148,19 @@ def _examine(store: FencedStore, requests: Sequence[Registering]) -> list[Regist
         registered = node if isinstance(node, Node) else None
         stat = channel.stat if isinstance(channel, Node) else None
         if (request.group, request.consumer) in names:
-            request.finish(_taken(request.consumer, "another connection is registering under it", 0))
+            taken = _taken(request.consumer, "another connection is registering under it", 0)
+            finished.append((request, taken))
             continue
         names.add((request.group, request.consumer))
         outcome = _decide(request, registered, stat)
         if outcome is None:
             possible.append(request)
         else:
-            request.finish(outcome)
+            finished.append((request, outcome))
+    if finished:
+        store.multi(())
+    for request, outcome in finished:
+        request.finish(outcome)
     return possible
 
 
