@@ -91,7 +91,8 @@ class UnresolvedPartitions:
         self._fetchers = fetchers
         self._awaited: dict[TopicPartition, str] = {}
         """The partitions whose ends the group is known to await, with the recorded reasons."""
-        self._refused: Mapping[str, str] = {}
+        self._refused: Mapping[str, str] | None = {}
+        """The refused topics that are recorded, or ``None`` until what was sent last has been answered."""
         self._look_at = 0.0
         self._complaint = ""
 
@@ -134,12 +135,13 @@ class UnresolvedPartitions:
             return now + _RETRY_S
         except (StoreError, MalformedValue) as error:
             self._complain(f"could not record what is unresolved: {error}")
-        busy = self._awaited or self._refused or self._fetchers.refused() or self._fetchers.unresolved()
+        busy = self._awaited or self._refused != {} or self._fetchers.refused() or self._fetchers.unresolved()
         return now + _RETRY_S if busy else float("inf")
 
     def _step(self, registration: Registration, now: float) -> None:
         refused = dict(self._fetchers.refused())
         if refused != self._refused:
+            self._refused = None
             self._channel.refuse(registration, refused)
             self._refused = refused
         self.keep_ends(registration)

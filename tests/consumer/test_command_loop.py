@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from kafka_coord.consumer.command_loop import UnresolvedPartitions
+from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import CommandId, CommandType, PartitionSet, StopFetcher
 from kafka_coord.zk.store import WatchEvent, WatchType
 from tests.consumer.stepped import PARTITION, REGISTRATION, Member
@@ -46,3 +51,34 @@ def test_commands_of_an_earlier_membership_are_not_continued(member: Member) -> 
         member.connector.step()
     assert member.channel.registrations == 2
     assert member.connector.registration is not None
+
+
+class _Forbidden:
+    """Fetchers that are refused topics, and a channel whose first answers are lost."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, str] = {"salaries": "TOPIC_AUTHORIZATION_FAILED"}
+        self.recorded: Mapping[str, str] = {}
+        self.loses = 1
+
+    def refused(self) -> Mapping[str, str]:
+        return dict(self.now)
+
+    def refuse(self, _registration: object, topics: Mapping[str, str]) -> None:
+        self.recorded = dict(topics)
+        self.loses -= 1
+        if self.loses >= 0:
+            raise StoreUnavailable("no answer")
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_: {}
+
+
+def test_a_refusal_whose_answer_was_lost_is_taken_back() -> None:
+    world = _Forbidden()
+    unresolved = UnresolvedPartitions(world, world)  # type: ignore[arg-type]
+    again = unresolved.step(REGISTRATION, 0.0)
+    assert world.recorded
+    world.now.clear()  # the right is given before the channel has answered
+    assert unresolved.step(REGISTRATION, again) == float("inf")
+    assert world.recorded == {}
