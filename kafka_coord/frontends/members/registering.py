@@ -135,9 +135,9 @@ def _register(store: FencedStore, requests: Sequence[Registering]) -> None:
 
 
 def _examine(store: FencedStore, requests: Sequence[Registering]) -> list[Registering]:
-    """Returns the registrations that can be written now and finishes all others. Finishes none before it has proven that
-    no other instance has taken over: to the next one, a name may belong to a member that this one does not know, and
-    clients take some refusals as final."""
+    """Returns the registrations that can be written now and finishes all others. Finishes none before it has proven
+    that no other instance has taken over: to the next one, a name may belong to a member that this one does not know,
+    and clients take some refusals as final."""
     found = read_registrations(store, [(one.group, one.consumer) for one in requests])
     possible, names = [], set()
     finished: list[tuple[Registering, Registration | Refusal]] = []
