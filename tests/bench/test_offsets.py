@@ -31,3 +31,11 @@ def test_a_small_run_commits_the_reported_offsets(tmp_path: Path):
     assert [row["partitions"] for row in found["offsets"]] == [1, 20]
     assert all(row["offsets_per_s"] > 0 for row in found["offsets"])
     assert found["bars"] == []
+
+
+@pytest.mark.long
+@pytest.mark.kafka
+@pytest.mark.zookeeper
+def test_the_starts_and_ends_of_logs_are_listed(tmp_path: Path):
+    found = run("bench", "offsets", "--smoke", "--listed", "4", "--dir", str(tmp_path), "-o", "json").json()
+    assert [(row["listed"], row["partitions"]) for row in found["listing"]] == [("ends", 4), ("starts and ends", 4)]

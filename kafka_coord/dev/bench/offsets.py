@@ -1,21 +1,26 @@
-"""Measures how many offsets a member commits per second through the consumers' channel."""
+"""Measures how many offsets a member commits per second through the consumers' channel, and what it costs to list the
+starts and ends of logs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.dev.bench.group import plain_member, write_topic, zookeeper
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
 from kafka_coord.errors import KafkaCoordError
-from kafka_coord.model import TopicPartition
+from kafka_coord.kafka.offsets import OffsetReader
+from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.spark.session import find_java
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -26,13 +31,15 @@ _WANTED_PER_S = 30_000
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOptions(BenchOptions):
-    """For each size in ``sizes``, the benchmark commits that many offsets at a time, for ``seconds``."""
+    """For each size in ``sizes``, the benchmark commits that many offsets at a time, for ``seconds``. Unless ``listed``
+    is 0, it then lists the offsets of as many partitions of one broker."""
 
     sizes: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     seconds: float = 5.0
+    listed: int = 1_000
 
 
-SMOKE = OffsetsOptions(sizes=(1, 20), seconds=0.3, judged=False)
+SMOKE = OffsetsOptions(sizes=(1, 20), seconds=0.3, listed=0, judged=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,45 @@ def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnP
                 f"{size:,} partitions per commit: {found[-1].offsets_per_s:,.0f} offsets/s, "
                 f"{Spread.some(found[-1].ms).median:.1f} ms per commit"
             )
-    return BenchReport.of("offsets", setup, options, [table(found)], [bar(found)])
+        tables = [table(found)]
+        if options.listed:
+            on_progress(f"starting a broker with {options.listed:,} partitions")
+            rows = _listing(directory, f"{server.connect_string}/listing", options.listed, options.seconds)
+            tables.append(Table("listing", rows, [Drawing(("listed",), "median_ms", "p99_ms")]))
+    return BenchReport.of("offsets", setup, options, tables, [bar(found)])
+
+
+def _listing(directory: Path, zookeeper: str, partitions: int, seconds: float) -> list[dict[str, Any]]:
+    """Measures a request for the ends alone, and for the starts as well, as each measurement of lag needs both."""
+    with KafkaCluster(directory, zookeeper, brokers=1, settings=KafkaSettings()) as cluster:
+        TopicAdmin(cluster.bootstrap_servers).create(_TOPIC, partitions)
+        wanted = PartitionSet({_TOPIC: range(partitions)})
+        reader = OffsetReader(cluster.bootstrap_servers, {})
+        try:
+            asks: dict[str, Callable[[PartitionSet], Any]] = {"ends": reader.latest, "starts and ends": reader.ranges}
+            return [_listed(what, partitions, lambda ask=ask: ask(wanted), seconds) for what, ask in asks.items()]  # type: ignore[misc]
+        finally:
+            reader.close()
+
+
+def _listed(what: str, partitions: int, ask: Callable[[], Any], seconds: float) -> dict[str, Any]:
+    if ask().note:
+        raise KafkaCoordError(f"the broker does not tell the {what}")
+    ms: list[float] = []
+    cpu_before = time.process_time()
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        asked = time.perf_counter()
+        ask()
+        ms.append((time.perf_counter() - asked) * 1000)
+    spread, cpu_ms = Spread.some(ms), (time.process_time() - cpu_before) * 1000
+    return {
+        "listed": what,
+        "partitions": partitions,
+        "median_ms": round(spread.median, 2),
+        "p99_ms": round(spread.p99, 2),
+        "client_cpu_ms": round(cpu_ms / len(ms), 2),
+    }
 
 
 def _member(store: Store, partitions: int) -> tuple[ConsumerChannel, Registration]:

@@ -273,9 +273,16 @@ def planner(assignors: tuple[str, ...], smoke: bool, output: Format, **given: An
     help="Partitions per commit; repeatable. [default: 1, 10, 100, 1,000 and 10,000]",
 )
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds for each size. [default: 5]")
+@click.option(
+    "--listed",
+    type=click.IntRange(0, 10_000),
+    metavar="N",
+    help="Partitions whose starts and ends a broker then lists; 0 starts none. [default: 1,000]",
+)
 @_bench_options
 def offsets(**given: Any) -> None:
-    """Measure how many offsets one member commits per second, with 1 to 10,000 partitions in a commit.
+    """Measure how many offsets one member commits per second, with 1 to 10,000 partitions in a commit. Then measure
+    what a list of 1,000 logs' ends costs, and one of their starts and ends, which each lag needs.
 
     The member uses the channel of a real consumer, and its registration fences each commit. The benchmark starts a
     ZooKeeper that does not wait for the disk.
