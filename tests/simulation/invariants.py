@@ -472,9 +472,9 @@ class InvariantChecker:
             self._may_go_back[group, partition] -= 1
             before = offset
         if change.path in served:
-            self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
             consumer = served[change.path]
             ledger = self.ledgers.get(group, {}).get(consumer)
+            self._goes_on(change, partition, before, offset, ledger)
             self._begun(group, partition, before, offset, ledger)
             mine = ledger is not None and ledger.incarnation == self._registered(group, consumer, transaction)
             if ledger is None or not mine or partition not in ledger.held:
@@ -489,10 +489,10 @@ class InvariantChecker:
             else:
                 self._set_for_operator(group, partition, offset)
             return
-        self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
         witness = self._witness_of(transaction.session)
+        ledger = self.ledgers.get(group, {}).get(witness.consumer) if witness is not None else None
+        self._goes_on(change, partition, before, offset, ledger)
         if witness is not None:
-            ledger = self.ledgers.get(group, {}).get(witness.consumer)
             self._begun(group, partition, before, offset, ledger)
             holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
             if not holds:
@@ -507,6 +507,13 @@ class InvariantChecker:
         is_present = topic is not None and czxid == topic.czxid
         if is_present and transaction.session and layout.ids(group) in self._tree.nodes:
             self._break(f"the offset of {partition} of {group} was deleted, although its topic exists")
+
+    def _goes_on(
+        self, change: Change, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None
+    ) -> None:
+        """Checks that an offset does not go back. What is still committed for a deleted topic counts for no other."""
+        is_gone = ledger is not None and self._of_earlier_topic(ledger, PartitionSet.of([partition]))
+        self._check(offset >= before or is_gone, f"{change.path} went back from {before} to {offset}")
 
     def _begun(self, group: str, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None) -> None:
         """Takes the start of a partition that is read from its end from its first stored offset."""
