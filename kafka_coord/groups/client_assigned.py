@@ -635,7 +635,8 @@ class ClientAssignedVerbs(GroupVerbs):
         there, known = all_partitions(topics), one.partitions(topics)
         return Resettable(one.group, there, known, one.committed, one.held, " first", again, write)
 
-    def convertible(self, group: str) -> Convertible:
+    def convertible(self, group: str, to: GroupKind) -> Convertible:
+        del to
         found, cluster = self._read(group), read_cluster(self.store)
         gone = PartitionSet.of(tp for tp in found.committed if cluster.lacks(tp.topic))
         return Convertible(self.kind, [one.consumer for one in found.members], (), found.committed, gone)

@@ -292,8 +292,7 @@ def with_namesakes(store: Store, groups: Sequence[str]) -> list[str]:
     that were taken over, whose namesakes hold nothing but the fence (ADR 60)."""
     managed = {name: GroupRecord(GroupKind.MANAGED) for name in read_cluster(store).groups}
     records = managed | read_kinds(store, groups)
-    theirs = GroupRecord(GroupKind.NATIVE, fenced=True)
-    found = {one: records.get(one, theirs) for one in groups}
+    found = {one: records.get(one, GroupRecord(GroupKind.NATIVE)) for one in groups}
     return [one for one, record in found.items() if record.kind in COORDINATED and not record.fenced]
 
 

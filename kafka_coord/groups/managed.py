@@ -375,6 +375,10 @@ def read_actions(store: Store, groups: Iterable[str]) -> tuple[dict[str, tuple[A
     return actions, reading.unreadable
 
 
+_GO_ON_ALONE = {GroupKind.NATIVE: "consumer"}
+"""The protocol whose members go on in a group of another kind if all of them use it. Classic ones do anyway."""
+
+
 class ManagedVerbs(GroupVerbs):
     """The groups in ZooKeeper. The elected coordinator makes the changes."""
 
@@ -544,14 +548,17 @@ class ManagedVerbs(GroupVerbs):
         answer = self._ask(acting, RequestType.RESET_OFFSETS, group, offsets=offsets, change=change)
         return f"{answer.result}: {answer.message}"
 
-    def convertible(self, group: str) -> Convertible:
-        """Classic clients go on in the other kind."""
+    def convertible(self, group: str, to: GroupKind) -> Convertible:
+        """Classic clients go on in the other kind, and KIP-848 clients in a native group, if there are no others."""
         cluster, snapshot = snapshot_of(self.store, group)
         found = read_committed(self.store, group, cluster.topics)
         if found.unreadable:
             raise RequestRefused(f"{found.unreadable[0].path} cannot be read: {found.unreadable[0].reason}")
         readable = snapshot.observation.members
-        others = [one for one in snapshot.registrations if one not in readable or readable[one].protocol != "classic"]
+        protocols = {one: readable[one].protocol if one in readable else None for one in snapshot.registrations}
+        alone = _GO_ON_ALONE.get(to)
+        goes_on = alone if set(protocols.values()) == {alone} else "classic"
+        others = [one for one, protocol in protocols.items() if protocol != goes_on]
         return Convertible(self.kind, [*snapshot.registrations], others, found.offsets, found.of_earlier_topic)
 
     def wait_settled(self, group: str, timeout_s: float) -> None:

@@ -175,7 +175,7 @@ class GroupVerbs(ABC):
         """Reads what a reset of the groups needs, several at a time. ``rule`` is recorded in the history."""
 
     @abstractmethod
-    def convertible(self, group: str) -> Convertible:
+    def convertible(self, group: str, to: GroupKind) -> Convertible:
         """Reads what a conversion of the group needs."""
 
     @abstractmethod
@@ -278,7 +278,7 @@ class GroupVerbs(ABC):
         """Says what becomes of the group's offsets and members in a group of another kind."""
         if self.kind is to:
             return DryRun([f"group {group} is {to} already"])
-        found = self.convertible(group)
+        found = self.convertible(group, to)
         moving = counted(sum(tp not in found.gone for tp in found.offsets), "offset")
         members = f"{counted(len(found.members), 'member')} ({some(sorted(found.members)) or 'none'})"
         effects = [f"group {group} is {self.kind}; {moving} and {members} go on in a {to} group"]

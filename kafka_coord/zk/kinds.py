@@ -29,13 +29,27 @@ _TRIES = 20
 
 class GroupRecord(JsonObject, frozen=True, omit_defaults=True):
     """What is recorded of one group. ``moving`` names a take-over, or the undoing of one, that is under way: until it
-    ends, every instance answers requests about the group as while it loads. ``fenced`` says that a member of the
-    instances is in the brokers' group of the same name (ADR 60): it keeps everybody else out or, if the group is
-    native, waits for those who come back."""
+    ends, every instance answers requests about the group as while it loads. ``fenced`` names the stay of a member of
+    the instances in the brokers' group of the same name (ADR 60): it keeps everybody else out or, if the group
+    :attr:`is_returning`, waits for those who come back."""
 
     kind: GroupKind
     moving: str = ""
-    fenced: bool = False
+    fenced: str = ""
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether the group is given back, and the fence waits for its members."""
+        return bool(self.fenced) and structs.replace(self, fenced="") == AT_REST
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether the fence keeps everybody else out."""
+        return bool(self.fenced) and not self.is_returning
+
+
+AT_REST = GroupRecord(GroupKind.NATIVE)
+"""The group is native, and nothing is done about it."""
 
 
 Records = Mapping[str, GroupRecord]
@@ -205,18 +219,18 @@ class Acknowledged(JsonObject, frozen=True, tag_field="version", tag=1):
 
 
 class GivenUp(JsonObject, frozen=True, tag_field="version", tag=1):
-    """The member ids, by group, whose clients have joined again with others: they hold nothing any more."""
+    """The ids of the members that hold nothing any more, by the stay of the fence that waits for them."""
 
-    groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stays: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def give_up(store: Store, partition: int, broker_id: int, known: Mapping[str, Collection[str]]) -> None:
-    """Adds what an instance knows of these groups to what it has told of them before, maybe in an earlier life, and
+    """Adds what an instance knows of these stays to what it has told of them before, maybe in an earlier life, and
     forgets all others. Raises :class:`~kafka_coord.errors.StoreError` and
     :class:`~kafka_coord.errors.MalformedValue`."""
     path = layout.given_up(partition, broker_id)
     before = store.read_many([GetData(path)])[0]
-    told = GivenUp.from_bytes(before.data, path).groups if isinstance(before, Node) else {}
+    told = GivenUp.from_bytes(before.data, path).stays if isinstance(before, Node) else {}
     after = {name: frozenset(ids) | told.get(name, frozenset()) for name, ids in known.items()}
     if not known:
         with suppress(NoNode):
@@ -227,9 +241,8 @@ def give_up(store: Store, partition: int, broker_id: int, known: Mapping[str, Co
         store.create(path, GivenUp(after).to_bytes())
 
 
-def read_given_up(store: Store, group: str) -> frozenset[str]:
-    """Returns the member ids of the group that any instance has told of. Raises as :func:`give_up`."""
-    partition = partition_of(group)
+def read_given_up(store: Store, partition: int, stay: str) -> frozenset[str]:
+    """Returns the member ids that any instance has told of. Raises as :func:`give_up`."""
     listing = store.children_many([layout.kinds(partition)])[0]
     names = [one for one in (listing.names if listing is not None else ()) if one.endswith("-given-up")]
     paths = [f"{layout.kinds(partition)}/{one}" for one in names]
@@ -237,7 +250,7 @@ def read_given_up(store: Store, group: str) -> frozenset[str]:
     found = [
         GivenUp.from_bytes(node.data, path) for path, node in zip(paths, nodes, strict=True) if isinstance(node, Node)
     ]
-    return frozenset().union(*(one.groups.get(group, ()) for one in found))
+    return frozenset().union(*(one.stays.get(stay, ()) for one in found))
 
 
 def acknowledge(store: Store, partition: int, broker_id: int, heard: Acknowledged) -> None:

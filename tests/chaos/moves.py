@@ -60,6 +60,11 @@ class MovesRun(ChaosRun):
         self._random = random.Random(self._options.seed)
         self._kills = 0
 
+    @property
+    def _ours(self) -> GroupKind:
+        """What the group is once it was taken over."""
+        return GroupKind.MANAGED if self._moves.protocol == CONSUMER_PROTOCOL else GroupKind.CLIENT_ASSIGNED
+
     def _cast(self) -> tuple[Part, ...]:
         how: dict[str, Any] = {
             "strategy": self._moves.strategy,
@@ -89,7 +94,7 @@ class MovesRun(ChaosRun):
 
     def _course(self, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         for number in range(2 * self._moves.times):
-            to = GroupKind.NATIVE if number % 2 else GroupKind.CLIENT_ASSIGNED
+            to = GroupKind.NATIVE if number % 2 else self._ours
             if number % 2 == 0:
                 self._restart_member(testbed, faults, watch)
             killed = None

@@ -65,3 +65,17 @@ def test_the_commits_of_both_logs_are_ordered_by_their_timestamps(moving: Night)
     appended(16.3, 1_001, 100, 1)
     ends(moving)
     assert not violations(moving.judged(), Rule.COMMITS)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_commits_of_a_managed_group_are_in_no_log_and_what_is_read_later_is_not_older(
+    clients_night: Night, lost: bool
+) -> None:
+    clients_night.event(16, Kind.MOVED, "group:g", Phase.BEGIN, to="managed", killed="")
+    clients_night.forget("appended t-0=100")
+    ends(clients_night, to="managed")
+    if lost:
+        clients_night.looked(17, {T0: 50})
+    found = [one.message for one in violations(clients_night.judged(), Rule.COMMITS)]
+    told = "an observer read offset 50, although 100 had been acknowledged 0.700 s earlier"
+    assert found == [told] * lost

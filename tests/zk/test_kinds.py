@@ -11,7 +11,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.frontends.kafka.native import Kinds, NativeGroups, joined
+from kafka_coord.frontends.kafka.native import Kinds, NativeGroups, with_error
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import partition_of
@@ -85,8 +85,8 @@ def test_a_concurrent_change_is_not_lost(store: SimulatedStore, monkeypatch: pyt
         return multi(ops)
 
     monkeypatch.setattr(store, "multi", meddle)
-    record_kind(store, GROUP, fence(), kind=CLIENT_ASSIGNED, fenced=True)
-    assert read_kinds(store) == {GROUP: GroupRecord(CLIENT_ASSIGNED, fenced=True), other: GroupRecord(MANAGED)}
+    record_kind(store, GROUP, fence(), kind=CLIENT_ASSIGNED, fenced="a")
+    assert read_kinds(store) == {GROUP: GroupRecord(CLIENT_ASSIGNED, fenced="a"), other: GroupRecord(MANAGED)}
     assert read_kinds(store, [other]) == {other: GroupRecord(MANAGED)}
     with pytest.raises(RecordChanged):
         record_kind(store, GROUP, fence(), GroupRecord(NATIVE), kind=MANAGED)
@@ -94,11 +94,11 @@ def test_a_concurrent_change_is_not_lost(store: SimulatedStore, monkeypatch: pyt
 
 def test_a_record_goes_with_its_group_unless_the_brokers_keep_something_of_it(store: SimulatedStore) -> None:
     record_new(store, PARTITION, {GROUP: NATIVE}, fence())
-    for changes in ({"moving": "a"}, {"moving": "", "fenced": True}):
+    for changes in ({"moving": "a"}, {"moving": "", "fenced": "a"}):
         record_kind(store, GROUP, fence(), kind=CLIENT_ASSIGNED, **changes)
         forget_kind(store, GROUP)
         assert GROUP in read_kinds(store)
-    record_kind(store, GROUP, fence(), kind=NATIVE, fenced=False)
+    record_kind(store, GROUP, fence(), kind=NATIVE, fenced="")
     forget_kind(store, GROUP)
     assert GROUP not in read_kinds(store)
 
@@ -136,16 +136,16 @@ def test_a_move_whose_end_is_unknown_is_undone_only_if_the_record_says_that_it_g
     """Whoever does not know whether the move was recorded must not make the group native: members may have
     committed to it since."""
     kinds = moving(store)
-    frozen, ended = GroupRecord(NATIVE, moving="a"), GroupRecord(CLIENT_ASSIGNED, fenced=True)
+    frozen, ended = GroupRecord(NATIVE, moving="a"), GroupRecord(CLIENT_ASSIGNED, fenced="a")
     lost(store, monkeypatch, effective=effective)
     with pytest.raises(StoreUnavailable):
-        asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, frozen, moving="", fenced=True))
+        asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, frozen, moving="", fenced="a"))
     undoing = asyncio.run(kinds.claim_undo(GROUP, "a"))
     assert (undoing is None) is effective
     assert read_kinds(store)[GROUP] == (ended if effective else GroupRecord(NATIVE, moving=undoing or ""))
     if not effective:
         with pytest.raises(RecordChanged):  # the move cannot end well any more
-            asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, frozen, moving="", fenced=True))
+            asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, frozen, moving="", fenced="a"))
 
 
 def test_only_the_move_that_is_meant_is_undone(store: SimulatedStore) -> None:
@@ -153,9 +153,9 @@ def test_only_the_move_that_is_meant_is_undone(store: SimulatedStore) -> None:
     kinds = moving(store)
     assert asyncio.run(kinds.claim_undo(GROUP, "b")) is None
     assert read_kinds(store)[GROUP].moving == "a"
-    asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, moving="", fenced=True))
+    asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, moving="", fenced="a"))
     assert asyncio.run(kinds.claim_undo(GROUP, "")) is None
-    assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced=True)
+    assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced="a")
 
 
 @pytest.mark.parametrize("effective", [True, False])
@@ -176,7 +176,7 @@ def test_a_write_of_unknown_outcome_has_none_once_it_was_found_out(
 ) -> None:
     """It is still under way, and comes after what was read: the record must not change then."""
     kinds = moving(store)
-    asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, moving="", fenced=True))
+    asyncio.run(kinds.record(GROUP, CLIENT_ASSIGNED, moving="", fenced="a"))
     late: list[list[Op]] = []
     multi = store.multi
 
@@ -191,7 +191,7 @@ def test_a_write_of_unknown_outcome_has_none_once_it_was_found_out(
     asyncio.run(kinds.find_out(PARTITION))
     with pytest.raises(MultiFailed):
         multi(late.pop())
-    assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced=True)
+    assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced="a")
 
 
 def test_an_instance_that_records_under_an_old_term_hears_that_it_was_deposed(store: SimulatedStore) -> None:
@@ -220,15 +220,15 @@ def test_instances_acknowledge_with_what_they_have_seen(store: SimulatedStore) -
     assert read_acknowledged(store, PARTITION, [1, 2]) == {2: told}
 
 
-def test_who_has_given_up_an_id_is_known_after_a_restart_until_the_group_is_back(store: SimulatedStore) -> None:
+def test_who_has_given_up_is_known_after_a_restart_until_the_group_is_back(store: SimulatedStore) -> None:
     record_new(store, PARTITION, {GROUP: NATIVE}, fence())
-    give_up(store, PARTITION, 1, {GROUP: ["a-1"]})
-    give_up(store, PARTITION, 1, {GROUP: ["b-1"]})
-    give_up(store, PARTITION, 2, {GROUP: ["c-1"], "another": ["d-1"]})
-    assert read_given_up(store, GROUP) == {"a-1", "b-1", "c-1"}
+    give_up(store, PARTITION, 1, {"stay": ["a-1"]})
+    give_up(store, PARTITION, 1, {"stay": ["b-1"]})
+    give_up(store, PARTITION, 2, {"stay": ["c-1"], "another": ["d-1"]})
+    assert read_given_up(store, PARTITION, "stay") == {"a-1", "b-1", "c-1"}
     give_up(store, PARTITION, 1, {})
     give_up(store, PARTITION, 2, {"another": ["d-1"]})
-    assert read_given_up(store, GROUP) == frozenset()
+    assert read_given_up(store, PARTITION, "stay") == frozenset()
 
 
 def test_a_member_id_is_given_up_by_its_own_client_alone() -> None:
@@ -250,14 +250,14 @@ async def given_up(frames: Sequence[tuple[str, str, str]]) -> set[str]:
     instances = Instances(lambda: None, 1, dict)  # type: ignore[arg-type, return-value]
     kinds = Kinds()
     native, lines = NativeGroups(instances, kinds), dict[str, OpenCaller]()
-    await kinds.record(GROUP, NATIVE, fenced=True)
+    await kinds.record(GROUP, NATIVE, fenced="a")
     for line, name, member_id in frames:
         form = message(f"{name}Request")
         caller = lines.setdefault(line, OpenCaller("h"))
         caller.number = 1 + list(lines).index(line)
         call = Call(RequestHeader(form.api_key or 0, 5, 1, "x"), form(group_id=GROUP, member_id=member_id), caller)
         if name == "JoinGroup":
-            await native._joins_again(call)
+            await native._joins_again(name, call)
         native._begun(name, call, [GROUP])
     return set(await kinds.given_up(GROUP))
 
@@ -278,13 +278,13 @@ def code(frame: bytes, version: int) -> int:
 @pytest.mark.parametrize("version", range(LOCAL[11][1].first, LOCAL[11][1].last + 1))
 def test_a_member_that_the_fence_may_have_refused_looks_up_its_coordinator_again(version: int) -> None:
     seen: list[int] = []
-
-    def is_retried(error: int) -> bool:
-        seen.append(error)
-        return len(seen) > 1
-
     again, final = Error.COORDINATOR_NOT_AVAILABLE, Error.INCONSISTENT_GROUP_PROTOCOL
-    told = [code(joined(refusal(version), version, is_retried), version) for _ in range(2)]
+
+    def instead(error: int) -> int:
+        seen.append(error)
+        return again if len(seen) > 1 else error
+
+    told = [code(with_error("JoinGroup", refusal(version), version, instead), version) for _ in range(2)]
     assert (told, seen) == ([final, again], [final, final])
 
 
@@ -292,7 +292,7 @@ def test_a_group_is_surely_native_only_while_no_move_may_have_left_a_fence() -> 
     async def play() -> list[bool]:
         kinds = Kinds()
         found = [kinds.is_surely_native(GROUP)]
-        for changes in ({}, {"fenced": True}, {}, {"moving": "a"}, {}):
+        for changes in ({}, {"fenced": "a"}, {}, {"moving": "a"}, {}):
             await kinds.record(GROUP, NATIVE, **changes)
             found.append(kinds.is_surely_native(GROUP))
         return found

@@ -501,7 +501,7 @@ def convert(
     with open_groups() as directory:
         directory.of(wanted).require_name(group)
         directory.require_coordinator(group)
-        found = directory.find(group).convertible(group)
+        found = directory.find(group).convertible(group, GroupKind(wanted))
         is_done = found.kind == wanted
         rows = [] if is_done else [*_rows(group, found)]
         show(output, rows, [Section("offsets", _COLUMNS, rows)])
@@ -584,8 +584,8 @@ take_over = click.option("--managed", is_flag=True, help="Make them managed.")(
         """Take native groups over from the brokers, while they run.
 
     The members keep their partitions and go on; the group is frozen for less than 5 seconds. All of them must use the
-    instances, with the classic protocol. If anything stands in the way, nothing is changed. Afterwards, nobody can join
-    the brokers' group of that name until `give-back`.
+    instances; KIP-848 members need --managed. If anything stands in the way, nothing is changed. Afterwards, nobody can
+    join the brokers' group of that name until `give-back`.
 
     \b
     kafka-coord groups take-over delays
@@ -600,7 +600,7 @@ give_back = _moving(
     """Give groups back to the brokers, while they run.
 
     The members rejoin, and the brokers hand out no partition before all of them are back. A managed group becomes
-    client-assigned first (see `convert`).
+    client-assigned first (see `convert`), unless all its members use KIP-848, which needs Kafka 4.
 
     \b
     kafka-coord groups give-back delays --execute

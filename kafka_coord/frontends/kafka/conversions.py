@@ -23,6 +23,7 @@ from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.managed.administration import Admitted, RegisteredMembers
 from kafka_coord.frontends.kafka.managed.classic import ASSIGNORS, PROTOCOL, Place
 from kafka_coord.frontends.kafka.managed.group import CannotBeMember, ManagedGroups
+from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL as KIP_848
 from kafka_coord.frontends.kafka.moving import MoveRefused, Moves, may_freeze_s
 from kafka_coord.frontends.kafka.native import KindFinder, Kinds
 from kafka_coord.grouplog.manager import Offsets, partition_of
@@ -69,15 +70,17 @@ class Conversions:
         matches_managed: Callable[[str], bool],
     ) -> None:
         self._groups, self._client_assigned, self._managed = groups, client_assigned, managed
-        self._kinds, self._finder = kinds, finder
+        self._kinds, self._finder, self._moves = kinds, finder, moves
         self._manager, self._matches_managed = client_assigned.manager, matches_managed
         self._ways: Mapping[tuple[GroupKind, GroupKind], _Way] = {
             (GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED): self._give_back,
             (GroupKind.CLIENT_ASSIGNED, GroupKind.MANAGED): self._make_managed,
-            (GroupKind.NATIVE, GroupKind.CLIENT_ASSIGNED): partial(_moved, moves.take_over),
-            (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE): partial(_moved, moves.give_back),
+            (GroupKind.MANAGED, GroupKind.NATIVE): self._leave_to_brokers,
+            (GroupKind.NATIVE, GroupKind.CLIENT_ASSIGNED): partial(_taken_over, moves, False),
+            (GroupKind.NATIVE, GroupKind.MANAGED): partial(_taken_over, moves, True),
+            (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE): partial(_given_back, moves),
         }
-        """How a group of one kind becomes one of another. The others become client-assigned first."""
+        """How a group of one kind becomes one of another. Groups of classic members become client-assigned first."""
 
     async def take_over_by_name(self) -> None:
         """Takes over the empty groups whose names match ``managed_groups``, so that consumers that use ZooKeeper find
@@ -126,11 +129,8 @@ class Conversions:
             return _refused(f"group {name} is being changed; try again")
         if is_now is kind:
             return _done(f"group {name} is already {kind}")
-        way = self._ways.get((is_now, kind))
-        if way is not None:
-            return await way(asked)
-        first = await self._ways[is_now, GroupKind.CLIENT_ASSIGNED](asked)
-        if first is None or first.result != _DONE:
+        first = await self._ways[is_now, kind](asked)
+        if first is None or first.result != _DONE or self._kinds.of(name) is kind:
             return first
         for _ in range(_RESTS):
             machine = self._manager.group(name)
@@ -139,6 +139,20 @@ class Conversions:
             await asyncio.sleep(_REST_CHECK_S)
         second = await self._ways[GroupKind.CLIENT_ASSIGNED, kind](asked)
         return second and second._replace(message=f"{first.message}; {second.message}")
+
+    async def _leave_to_brokers(self, asked: Request) -> Converted | None:
+        """Makes a managed group native if all its members use KIP-848. Otherwise makes it client-assigned."""
+        name = asked.group
+        try:
+            protocols = set((await self._managed.administration.registered(name)).protocols.values())
+        except StoreError as failure:
+            return _unfinished(name, str(failure))
+        if protocols != {KIP_848}:
+            return await self._give_back(asked)
+        given = await _moved(self._moves.give_back_consumers(name), asked)
+        if given.result == _DONE and await self._complete(name, asked.reason, asked.by) is not Error.NONE:
+            self._client_assigned.run(self._completed([name], asked.reason, asked.by))
+        return given
 
     async def _make_managed(self, asked: Request) -> Converted | None:
         name, count = asked.group, len(self._manager.offsets(asked.group))
@@ -244,8 +258,10 @@ class Conversions:
             if partition not in self._manager.terms:
                 return
             await asyncio.sleep(_REST_CHECK_S)
-        left = sorted(self._manager.groups_of(partition).keys() & set(self._managed.groups))
-        await self._completed(left, "an earlier term began it")
+        there = list(self._managed.groups)
+        await self._completed(
+            sorted(one for one in there if partition_of(one) == partition), "an earlier term began it"
+        )
 
     async def _completed(self, names: Sequence[str], why: str, by: str = "the conversion") -> None:
         """Completes conversions of groups that are in the log and in ZooKeeper, as long as this term lasts."""
@@ -263,7 +279,7 @@ class Conversions:
         if kind is GroupKind.MANAGED and self._manager.has(name):
             error = await self._groups.take_over(name, why)
             return Error.NONE if error is Error.UNKNOWN_MEMBER_ID else error  # members hold the partitions already
-        if kind is not GroupKind.CLIENT_ASSIGNED or not is_legal(name):
+        if kind in {None, GroupKind.MANAGED} or not is_legal(name):
             return Error.NONE
         with self._groups.clearing(name):
             return await self._managed.administration.clear(name, why, by, term.znode_version)
@@ -363,10 +379,18 @@ class Conversions:
         return error
 
 
-async def _moved(move: Callable[[str], Awaitable[str]], asked: Request) -> Converted:
+async def _taken_over(moves: Moves, may_manage: bool, asked: Request) -> Converted:
+    return await _moved(moves.take_over(asked.group, _asked_by(asked), may_manage=may_manage), asked)
+
+
+async def _given_back(moves: Moves, asked: Request) -> Converted:
+    return await _moved(moves.give_back(asked.group), asked)
+
+
+async def _moved(moving: Awaitable[str], asked: Request) -> Converted:
     name = asked.group
     try:
-        return _done(f"group {name} is {asked.to} now, with {await move(name)}")
+        return _done(f"group {name} is {asked.to} now, with {await moving}")
     except MoveRefused as reason:
         return _refused(f"group {name} was not moved: {reason}")
 

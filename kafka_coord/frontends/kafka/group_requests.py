@@ -115,7 +115,7 @@ class GroupCoordinator:
         self.native.kinds.on_deposed = lambda partition: manager.resign(partition, "a newer term was claimed")
         finder = KindFinder(manager, managed.groups, self.native, matches, left_to_brokers)
         self.groups = Groups(manager, instances, self.client_assigned, managed, self.native, finder, on_elsewhere)
-        self.moves = Moves(self.groups, self.client_assigned, self.native, instances)
+        self.moves = Moves(self.groups, self.client_assigned, managed, self.native, instances)
         kinds = self.native.kinds, finder, self.moves
         self.conversions = Conversions(self.groups, self.client_assigned, managed, *kinds, matches)
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {

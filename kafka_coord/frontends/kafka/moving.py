@@ -20,13 +20,16 @@ from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, Mem
 from kafka_coord.coordinator.plan.reasons import counted
 from kafka_coord.errors import BrokerError, MalformedValue, StoreError
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
-from kafka_coord.frontends.kafka.group import GroupError
 from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.frontends.kafka.instances import Instances, Node
-from kafka_coord.frontends.kafka.native import FENCE, RETURNING, NativeGroups
+from kafka_coord.frontends.kafka.managed.administration import Admitted
+from kafka_coord.frontends.kafka.managed.group import ManagedGroups, partitions_of
+from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL as KIP_848
+from kafka_coord.frontends.kafka.managed.members import is_instance
+from kafka_coord.frontends.kafka.native import FENCE, UNDOING, NativeGroups, instance_of
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.grouplog.topics import assigned_topics, current_offsets
-from kafka_coord.kafka.connection import BrokerConnection, of_group
+from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.kafka.coordinators import (
     Moving,
     by_topic,
@@ -35,11 +38,13 @@ from kafka_coord.kafka.coordinators import (
     refused_offsets,
     unless_moving,
 )
-from kafka_coord.model import CommittedOffset, GroupKind, TopicPartition
+from kafka_coord.model import CommittedOffset, GroupKind, Member, TopicPartition
+from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped, parts, some
-from kafka_coord.wire.consumer_protocol import encoded_subscription
+from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message
-from kafka_coord.zk.kinds import GroupRecord, RecordChanged, Seen
+from kafka_coord.zk.kinds import AT_REST, GroupRecord, RecordChanged, Seen
+from kafka_coord.zk.store import Op
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,10 @@ _OFFSETS_AT_ONCE = 2_000
 _DESCRIBE, _FIND, _JOIN, _SYNC, _BEAT = (4, 5), 1, (5, 9), (3, 5), (3, 4)
 _COMMIT, _FETCH_STABLE, _DELETE = (7, 8), 7, 0
 _SHOWN = 10
+_CONSUMERS, _WITH_TYPES, _USES_KIP_848 = "ConsumerGroupDescribe", 1, 1
+"""The first version of a response that tells the types of members, as brokers since 4.0 do, and one of these types."""
+_ASSIGNOR = "range"
+"""An assignor that every broker knows."""
 
 
 class MoveRefused(Exception):
@@ -71,9 +80,23 @@ class Namesake(NamedTuple):
     described: Any
 
     @property
+    def has_consumers(self) -> bool:
+        """Whether it is a group of KIP-848 members, although classic ones may be among them, as the fence."""
+        return not hasattr(self.described, "protocol_data")
+
+    @property
+    def protocol(self) -> str:
+        return "" if self.has_consumers else self.described.protocol_data or ""
+
+    @property
+    def kind(self) -> str:
+        """Its protocol type."""
+        return CONSUMER_TYPE if self.has_consumers else self.described.protocol_type or ""
+
+    @property
     def members(self) -> Sequence[Any]:
         """Its members, without the fence."""
-        return [one for one in self.described.members if one.group_instance_id != FENCE]
+        return [one for one in self.described.members if instance_of(one) != FENCE]
 
     @property
     def is_fenced(self) -> bool:
@@ -82,9 +105,8 @@ class Namesake(NamedTuple):
     @property
     def is_closed(self) -> bool:
         """Whether the fence is its only member, and nobody can join it."""
-        told = self.described
         is_alone = self.is_fenced and not self.members
-        return bool(is_alone and told.group_state == ClassicState.STABLE and told.protocol_data == FENCE)
+        return bool(is_alone and self.described.group_state == ClassicState.STABLE and self.protocol == FENCE)
 
 
 class Fence:
@@ -143,6 +165,10 @@ class Fence:
         """It alone, not a fence that has replaced it."""
         return [(self._who["member_id"], FENCE)] if self._who else []
 
+    def begins_anew(self) -> None:
+        """Joins as another member from now on: it has left."""
+        self._who = {}
+
     async def beat(self) -> None:
         """Raises :class:`BrokerError`, also if it is no member any more."""
         answer = await self._connection.ask("Heartbeat", _BEAT, message("HeartbeatRequest")(**self._who))
@@ -164,16 +190,18 @@ class Fence:
         self._connection.close()
 
 
-_AT_REST = GroupRecord(GroupKind.NATIVE)
-_TAKEN_OVER = GroupRecord(GroupKind.CLIENT_ASSIGNED, fenced=True)
-
-
 class Moves:
     """Takes groups over and gives them back. Use only on the event loop."""
 
     def __init__(
-        self, groups: Groups, client_assigned: ClientAssignedGroups, native: NativeGroups, instances: Instances
+        self,
+        groups: Groups,
+        client_assigned: ClientAssignedGroups,
+        managed: ManagedGroups,
+        native: NativeGroups,
+        instances: Instances,
     ) -> None:
+        self._managed = managed
         self._groups, self._client_assigned, self._native, self._instances = groups, client_assigned, native, instances
         self._manager, self._kinds = client_assigned.manager, native.kinds
         self._fences: dict[str, asyncio.Task[None]] = {}
@@ -206,7 +234,7 @@ class Moves:
         """Goes on with what the record says of the group's namesake."""
         record = self._kinds.record_of(name)
         if record is not None and record.fenced:
-            self._keep(name, self._released(name) if record == RETURNING else self._kept(name, None))
+            self._keep(name, self._released(name) if record.is_returning else self._kept(name, None))
 
     def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if name in self._fences:
@@ -247,23 +275,33 @@ class Moves:
         fence = await self._new_fence(name)
         try:
             if namesake is None or not namesake.described.members:
-                kind = namesake.described.protocol_type if namesake is not None else ""
-                await fence.join(kind or CONSUMER_TYPE)
+                await fence.join((namesake is not None and namesake.kind) or CONSUMER_TYPE)
                 return fence
-            node, told = namesake
-            others = [(one.member_id, one.group_instance_id) for one in namesake.members]
-            if others and told.protocol_data:
-                fence.begin(told.protocol_type, [told.protocol_data])
-                while not (namesake is not None and namesake.is_fenced):
+            node, others = namesake.node, namesake.members
+            if namesake.has_consumers:
+                # the broker makes it a classic group once the fence is alone, unless that is forbidden
+                await fence.join(CONSUMER_TYPE, [_ASSIGNOR], _JOINED_WITHIN_S)
+                await self._native.remove_consumers(node, name, others)
+                now = await self._namesake(name)
+                if now is not None and now.has_consumers:
+                    await self._native.leave(node, name, [("", FENCE)])
+                    fence.begins_anew()
+                await fence.join(CONSUMER_TYPE)
+                return fence
+            leaving = [(one.member_id, one.group_instance_id) for one in others]
+            if others and namesake.protocol:
+                fence.begin(namesake.kind, [namesake.protocol])
+                now = namesake
+                while not (now is not None and now.is_fenced):
                     if fence.joining is not None and fence.joining.done():
                         await fence.joined()
                     await asyncio.sleep(_CHECK_S)
-                    namesake = await self._namesake(name)
-                await self._native.leave(node, name, others)
+                    now = await self._namesake(name)
+                await self._native.leave(node, name, leaving)
                 await fence.joined()
             else:
-                await self._native.leave(node, name, others)
-            await fence.join(told.protocol_type)
+                await self._native.leave(node, name, leaving)
+            await fence.join(namesake.kind)
         except (Exception, asyncio.CancelledError):
             fence.close()
             raise
@@ -279,32 +317,37 @@ class Moves:
 
     # --- taking over -------------------------------------------------------------------------------------------------
 
-    async def take_over(self, name: str) -> str:
-        """Makes a native group client-assigned, and returns what was moved. Raises :class:`MoveRefused`."""
+    async def take_over(self, name: str, why: str = "", *, may_manage: bool = False) -> str:
+        """Makes a native group client-assigned or, if its members use KIP-848 and it ``may_manage`` them, managed, and
+        returns what was moved. ``why`` says who wants it. Raises :class:`MoveRefused`."""
         try:
-            if self._kinds.record_of(name) != _AT_REST:
+            if self._kinds.record_of(name) != AT_REST:
                 raise MoveRefused("its last move has not ended; try again")
-            namesake = await self._settled(name)
+            namesake = await self._settled(name, may_manage)
             if self._groups.is_changing(name, or_writing=False):
                 raise MoveRefused("it is being changed; try again")
             with self._groups.change(name):
-                return await self._taken_over(name, namesake)
+                return await self._taken_over(name, namesake, why)
         except (StoreError, MalformedValue, BrokerError) as error:
             raise MoveRefused(str(error)) from error
 
-    async def _taken_over(self, name: str, namesake: Namesake) -> str:
+    async def _taken_over(self, name: str, namesake: Namesake, why: str) -> str:
         frozen = GroupRecord(GroupKind.NATIVE, moving=secrets.token_hex(8))
-        began, fence, is_copied = _now(), None, False
+        is_managed = namesake.has_consumers and bool(namesake.members)
+        taken = GroupRecord(GroupKind.MANAGED if is_managed else GroupKind.CLIENT_ASSIGNED, fenced=frozen.moving)
+        began, fence, is_copied, admitted = _now(), None, False, list[Admitted]()
         late = began + FREEZE_S
         try:
-            version = await self._kinds.record(name, GroupKind.NATIVE, _AT_REST, moving=frozen.moving)
+            version = await self._kinds.record(name, GroupKind.NATIVE, AT_REST, moving=frozen.moving)
             known, late = await self._heard(name, namesake, version, began)
             async with asyncio.timeout_at(late):
                 await self._remembered(name, namesake, known)
                 fence = await self._entered(name, namesake)
                 count = await self._copied(name, namesake)
+                if is_managed:
+                    admitted = await self._admitted(name, namesake, known, why)
             is_copied = True
-            await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED, frozen, moving="", fenced=True)
+            await self._kinds.record(name, taken.kind, frozen, moving="", fenced=taken.fenced)
         except (Exception, asyncio.CancelledError) as error:
             is_undone = await asyncio.shield(self._left_to_brokers(name, frozen.moving, fence))
             if not is_undone and is_copied:
@@ -314,9 +357,38 @@ class Moves:
             else:
                 raise
         self._keep(name, self._kept(name, fence))
+        if is_managed:
+            await self._managed_now(name, admitted, namesake.described.group_epoch)
         took_ms = round((_now() - began) * 1000)
         log.info("took over a native group group=%s members=%d took_ms=%d", name, len(known), took_ms)
         return f"{counted(count, 'offset')} and {counted(len(known), 'member')}, frozen for {took_ms} ms"
+
+    async def _admitted(self, name: str, namesake: Namesake, known: Mapping[str, Seen], why: str) -> list[Admitted]:
+        """Makes the group and its KIP-848 members ready in ZooKeeper, where nobody acts on that before the record."""
+        term = self._manager.terms.get(partition_of(name))
+        if term is None:
+            raise MoveRefused("this instance no longer coordinates its partition")
+        longest_ms = round(self._manager.limits.max_session_timeout_s * 1000)
+        members = [
+            self._managed.admitted_consumer(name, one, known[one.member_id].rebalance_ms or longest_ms)
+            for one in namesake.members
+        ]
+        _refuse(await self._groups.adopt(name, why))
+        topic_ids = self._group(name).topic_ids
+        epoch = namesake.described.group_epoch
+        await self._managed.administration.admit(name, members, epoch, topic_ids, term.znode_version)
+        return members
+
+    async def _managed_now(self, name: str, members: Sequence[Admitted], epoch: int) -> None:
+        """Lets the members of a group that was taken over go on, and removes what the log has of it."""
+        await self._managed.resume(name, members, epoch)
+        machine = self._manager.group(name)
+        if machine is not None:
+            self._client_assigned.carry_out(name, machine, machine.end(Error.NOT_COORDINATOR))
+        try:
+            await self._removed(name)
+        except MoveRefused as error:
+            log.info("cannot remove what a take-over has left in the log group=%s: %s", name, error)
 
     async def _left_to_brokers(self, name: str, move: str, fence: Fence | None) -> bool:
         """Returns whether a take-over that has failed was undone, or will be."""
@@ -351,19 +423,44 @@ class Moves:
         the group is native and at rest: who finds it moving does all of this again."""
         undoing = await self._kinds.claim_undo(name, move)
         if undoing is None:
-            return self._kinds.record_of(name) != _TAKEN_OVER
+            found = self._kinds.record_of(name)
+            return found is None or not found.is_taken_over or found.fenced != move.removeprefix(UNDOING)
         log.info("undoing a take-over group=%s", name)
-        found, machine = GroupRecord(GroupKind.NATIVE, moving=undoing), self._manager.group(name)
-        if machine is not None and machine.metadata.members:
+        frozen, machine = GroupRecord(GroupKind.NATIVE, moving=undoing), self._manager.group(name)
+        await self._cleared(name)
+        if machine is not None and machine.metadata.members and not await self._is_untouched(name, machine.metadata):
             self._client_assigned.carry_out(name, machine, machine.end(Error.NOT_COORDINATOR))
-            await self._kinds.record(name, GroupKind.NATIVE, found, moving="", fenced=True)
+            await self._kinds.record(name, GroupKind.NATIVE, frozen, moving="", fenced=move.removeprefix(UNDOING))
             return True
         await self._removed(name)
         node = await self._instances.native_coordinator(name)
         if node is not None:
             await self._native.leave(node, name, [("", FENCE)])
-        await self._kinds.record(name, GroupKind.NATIVE, found, moving="")
+        await self._kinds.record(name, GroupKind.NATIVE, frozen, moving="")
         return True
+
+    async def _cleared(self, name: str) -> None:
+        """Removes what a take-over has left in ZooKeeper."""
+        term = self._manager.terms.get(partition_of(name))
+        if is_legal(name) and term is not None:
+            _refuse(
+                await self._managed.administration.clear(
+                    name, "a take-over failed", "the take-over", term.znode_version
+                )
+            )
+
+    async def _is_untouched(self, name: str, group: GroupMetadata) -> bool:
+        """Returns whether KIP-848 members are all in the namesake. If not, nobody is afterwards: the partitions of
+        those that have been removed would be given to the others at once."""
+        if group.protocol_name != KIP_848:
+            return False
+        namesake = await self._namesake(name)
+        there = {one.member_id for one in namesake.members} if namesake is not None else set()
+        if namesake is not None and namesake.has_consumers and group.members.keys() <= there:
+            return True
+        if namesake is None or not namesake.is_closed:
+            (await self._entered(name, namesake)).close()
+        return False
 
     async def _heard(self, name: str, before: Namesake, version: int, began: float) -> tuple[dict[str, Seen], float]:
         """Waits until every registered instance has heard that the group is frozen. Returns what they know of its
@@ -380,7 +477,7 @@ class Moves:
                 " instance has just started"
             )
         theirs = {one.member_id: known[one.member_id] for one in namesake.members}
-        if len({one.generation for one in theirs.values()}) > 1:
+        if not _is_of_one_generation(namesake, theirs):
             raise MoveRefused("its members are not of one generation; try again")
         longest_ms = round(self._manager.limits.max_session_timeout_s * 1000)
         return theirs, began + may_freeze_s((one.session_ms or longest_ms) / 1000 for one in theirs.values())
@@ -395,7 +492,7 @@ class Moves:
             raise MoveRefused("somebody else has joined the brokers' group meanwhile")
         return len(offsets)
 
-    async def _settled(self, name: str) -> Namesake:
+    async def _settled(self, name: str, may_manage: bool) -> Namesake:
         """Waits, while nothing is frozen, until the namesake is at rest and has no open transaction."""
         why = "it is rebalancing"
         for _ in range(_SETTLES):
@@ -407,6 +504,10 @@ class Moves:
                     raise MoveRefused("it is being changed; try again")
                 if namesake.is_fenced:  # by an ended move, or by one that has begun meanwhile
                     await self._native.free(name)
+                elif namesake.has_consumers and any(one.member_type != _USES_KIP_848 for one in namesake.members):
+                    raise MoveRefused("not all of its members use KIP-848; switch all of them first, or none")
+                elif namesake.has_consumers and namesake.members and not may_manage:
+                    raise MoveRefused("its members use KIP-848, which only managed groups have here: use --managed")
                 elif namesake.described.group_state in {ClassicState.STABLE, ClassicState.EMPTY}:
                     await self._offsets(namesake.node, name)
                     return namesake
@@ -419,23 +520,8 @@ class Moves:
         node = await self._instances.native_coordinator(name)
         if node is None:
             return None
-        request = message("DescribeGroupsRequest")(groups=(name,))
-        found = of_group((await self._native.ask(node, "DescribeGroups", _DESCRIBE, request)).groups, name)
-        _check(found.error_code, "the brokers' group cannot be described")
-        if found.group_state != ClassicState.DEAD:
-            return Namesake(node, found)
-        try:
-            if not await self._native.exists(name):
-                return None
-        except GroupError as error:
-            raise BrokerError(f"the brokers' group cannot be found: {error.error.name}") from error
-        request = message("ConsumerGroupDescribeRequest")(group_ids=(name,))
-        consumers = of_group((await self._native.ask(node, "ConsumerGroupDescribe", 0, request)).groups, name)
-        _check(consumers.error_code, "the brokers' group cannot be described")
-        if consumers.members:
-            raise MoveRefused("its members use KIP-848; stop them, or switch them to group.protocol=classic first")
-        empty = message("DescribeGroupsResponse").struct("DescribedGroup")
-        return Namesake(node, empty(group_id=name, group_state=ClassicState.EMPTY))
+        found = await self._native.described(node, name)
+        return None if found is None else Namesake(node, found)
 
     async def _acknowledged(self, name: str, version: int, late: float) -> dict[str, Seen]:
         """Waits until every registered instance has heard that the group is frozen, and returns the members that any of
@@ -471,20 +557,19 @@ class Moves:
         """Writes the members to the log, before the brokers forget them: who undoes the move waits for them."""
         manager, described = self._manager, namesake.described
         await self._removed(name)
-        assignments = {one.member_id: one.member_assignment for one in namesake.members}
+        assignments = {one.member_id: _assigned(one) for one in namesake.members}
         topics = assigned_topics(assignments.values())
         await manager.topics.learn(topics, follow=True)
         if manager.add_group(name) is None:
             raise MoveRefused("this instance no longer coordinates its partition")
         if not known:
             return
-        generation = next(iter(known.values())).generation
-        group = GroupMetadata(
-            name, ClassicState.STABLE, manager.now_ms(), generation, protocol_name=described.protocol_data
-        )
+        protocol = KIP_848 if namesake.has_consumers else described.protocol_data
+        generation = described.group_epoch if namesake.has_consumers else next(iter(known.values())).generation
+        group = GroupMetadata(name, ClassicState.STABLE, manager.now_ms(), generation, protocol_name=protocol)
         group.topic_ids = {topic: manager.topics.identity(topic) for topic in topics}
         for one in namesake.members:
-            group.add(self._member(name, described, one, known[one.member_id]), described.protocol_type)
+            group.add(self._member(name, protocol, one, known[one.member_id]), namesake.kind)
         _refuse(await manager.store_group(group, assignments, group.topic_ids))
         machine = manager.states[partition_of(name)].groups[name] = Machine(group, manager.limits)
         self._client_assigned.set_timer(name, machine)
@@ -509,15 +594,17 @@ class Moves:
         if dict(manager.offsets(name)) != stored:
             raise MoveRefused("its offsets were not written completely")
 
-    def _member(self, name: str, described: Any, one: Any, seen: Seen) -> MemberMetadata:
+    def _member(self, name: str, protocol: str, one: Any, seen: Seen) -> MemberMetadata:
         longest_s = self._manager.limits.max_session_timeout_s
         session_s = seen.session_ms / 1000 or longest_s
+        if protocol == KIP_848:
+            session_s = self._managed.terms.session_timeout_s
         return MemberMetadata(
-            *(one.member_id, one.group_instance_id, one.client_id, one.client_host),
+            *(one.member_id, instance_of(one), one.client_id, one.client_host),
             session_s,
             seen.rebalance_ms / 1000 or longest_s,
-            (Protocol(described.protocol_data, one.member_metadata),),
-            one.member_assignment,
+            (Protocol(protocol, getattr(one, "member_metadata", b"")),),
+            _assigned(one),
             expires_at=self._manager.now(name) + session_s,
             is_new=False,
         )
@@ -545,16 +632,18 @@ class Moves:
         protocol type."""
         kind = self._group(name).protocol_type or CONSUMER_TYPE
         record = self._kinds.record_of(name)
-        if record is None or not record.fenced:
+        if record is None:
+            raise MoveRefused("it has no record")
+        if not record.fenced:
             namesake = await self._namesake(name)
             if namesake is not None and namesake.members:
                 raise MoveRefused("the brokers' group of this name has members; stop them first")
-            await self._kinds.record(name, GroupKind.CLIENT_ASSIGNED, record, fenced=True)
+            await self._kinds.record(name, record.kind, record, fenced=secrets.token_hex(8))
             self._go_on(name)
         late = _now() + _FENCED_WITHIN_S
         while _now() < late:
             namesake = await self._namesake(name) if name in self._standing else None
-            if namesake is not None and namesake.described.protocol_type not in {kind, ""}:
+            if namesake is not None and namesake.kind not in {kind, ""}:
                 await self._native.leave(namesake.node, name, [("", FENCE)])  # an empty group may have another type
                 await self._reentered(name, kind)
             elif namesake is not None and namesake.is_closed:
@@ -593,7 +682,7 @@ class Moves:
                 await self._fill(name, kind, stored)
                 if count:
                     await self._opened(name, kind)
-            await self._record_return(name)
+            await self._record_return(name, self._record_of(name, GroupKind.CLIENT_ASSIGNED))
         except TimeoutError as error:
             self._go_on(name)
             raise MoveRefused("writing its offsets to the brokers took too long") from error
@@ -606,13 +695,98 @@ class Moves:
         log.info("gave a group back to the brokers group=%s members=%d", name, count)
         return f"{counted(len(stored), 'offset')}; {counted(count, 'member')} will rejoin"
 
-    async def _record_return(self, name: str) -> None:
+    async def give_back_consumers(self, name: str) -> str:
+        """Makes a managed group of KIP-848 members native, and returns what was moved. Each member is told that it is
+        none any more, and gives its partitions up, while the namesake is closed. Raises :class:`MoveRefused`."""
+        try:
+            if await self._instances.newest_version(_CONSUMERS, (0, _WITH_TYPES)) < _WITH_TYPES:
+                raise MoveRefused(
+                    "its members use KIP-848, which the brokers do not support; stop them, or switch them to"
+                    " group.protocol=classic first"
+                )
+            await self._closed(name)
+            if self._groups.is_changing(name, or_writing=False):
+                raise MoveRefused("it is being changed; try again")
+            with self._groups.change(name):
+                return await self._consumers_given_back(name)
+        except (StoreError, MalformedValue, BrokerError) as error:
+            raise MoveRefused(str(error)) from error
+
+    async def _consumers_given_back(self, name: str) -> str:
+        managed, record = self._managed, self._record_of(name, GroupKind.MANAGED)
+        _refuse(await self._manager.prove(name))
+        group = await managed.administration.registered(name)
+        if not group.is_decided:
+            raise MoveRefused("the elected coordinator has not assigned its partitions yet; try again")
+        late = _now() + may_freeze_s(one.session_timeout_ms / 1000 for one in group.members.values())
+        if name in self._fences:
+            self._fences.pop(name).cancel()
+        try:
+            async with asyncio.timeout_at(late):
+                ids = await self._heard_ids(name, group.protocols)
+                error, offsets = await managed.stored(name)
+                _refuse(error)
+                exist = await managed.administration.topics_that_exist(name, {topic for topic, _ in offsets})
+                stored = {TopicPartition(*where): one for where, one in offsets.items() if where[0] in exist}
+                await self._fill(name, CONSUMER_TYPE, stored)
+                await self._expect(name, group.members, ids)
+            await self._record_return(name, record, group.leaving(name))
+        except (Exception, asyncio.CancelledError) as error:
+            if self._kinds.record_of(name) == record:
+                await asyncio.shield(self._removed(name))
+            self._go_on(name)
+            if isinstance(error, TimeoutError):
+                raise MoveRefused("writing its offsets to the brokers took too long") from error
+            raise
+        managed.groups.discard(name)
+        self._go_on(name)
+        log.info("gave a group back to the brokers group=%s members=%d", name, len(ids))
+        return f"{counted(len(stored), 'offset')}; {counted(len(ids), 'member')} will rejoin"
+
+    def _record_of(self, name: str, kind: GroupKind) -> GroupRecord:
+        record = self._kinds.record_of(name)
+        if record is None or record.kind is not kind:
+            raise MoveRefused(f"it is no longer {kind}")
+        return record
+
+    async def _heard_ids(self, name: str, consumers: Collection[str]) -> dict[str, str]:
+        """Waits until nothing of the members is being written, and returns their ids."""
+        while await self._managed.terms.places(name) is None:
+            await asyncio.sleep(_CHECK_S)
+        heard = self._managed.terms.heard_of(name)
+        ids = {one.key[1]: one.member_id for one in heard}
+        if ids.keys() != set(consumers):
+            raise MoveRefused("its members have not all been heard yet; try again")
+        return ids
+
+    async def _expect(self, name: str, members: Mapping[str, Member], ids: Mapping[str, str]) -> None:
+        """Writes to the log for whom the fence waits."""
+        manager = self._manager
+        await self._removed(name)
+        if manager.add_group(name) is None:
+            raise MoveRefused("this instance no longer coordinates its partition")
+        if not ids:
+            return
+        group = GroupMetadata(name, ClassicState.STABLE, manager.now_ms(), protocol_name=KIP_848)
+        for consumer, member_id in ids.items():
+            one = members[consumer]
+            session_s = one.session_timeout_ms / 1000
+            static = consumer if is_instance((name, consumer), member_id) else None
+            who = member_id, static, one.client or "", f"/{one.host}", session_s, one.rebalance_timeout_ms / 1000
+            expires_at = manager.now(name) + session_s
+            group.add(
+                MemberMetadata(*who, (Protocol(KIP_848, b""),), b"", expires_at=expires_at, is_new=False), CONSUMER_TYPE
+            )
+        _refuse(await manager.store_group(group, dict.fromkeys(group.members, b""), {}))
+        manager.states[partition_of(name)].groups[name] = Machine(group, manager.limits)
+
+    async def _record_return(self, name: str, record: GroupRecord, ops: Sequence[Op] = ()) -> None:
         """A group that may be native by now must take no commit here, and its namesake is closed again."""
 
         def doubts() -> None:
             self._keep(name, self._kept(name, None))
 
-        await self._kinds.record_surely(name, GroupKind.NATIVE, _TAKEN_OVER, doubts=doubts)
+        await self._kinds.record_surely(name, GroupKind.NATIVE, record, ops, doubts)
 
     async def _fill(self, name: str, kind: str, stored: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Makes the namesake's offsets those that are stored here."""
@@ -653,26 +827,24 @@ class Moves:
         """Ends a give-back: opens the namesake, and ends the fence once all members are seen there, or once those that
         are missing have lost their sessions: only then may the brokers hand out their partitions. A newcomer may look
         like a member that is missing, so each must also have given its former id up. May be repeated."""
-        group = self._group(name)
-        expected, late = _who(group.members.values()), _now() + _longest_s(group)
-        former = {one.member_id for one in group.members.values() if one.instance_id is None}
-        while True:
+        group, record = self._group(name), self._kinds.record_of(name)
+        has_consumers = group.protocol_name == KIP_848
+        expected, late = _who(() if has_consumers else group.members.values()), _now() + _longest_s(group)
+        former = {one.member_id for one in group.members.values() if has_consumers or one.instance_id is None}
+        while record is not None and record.is_returning:
             try:
                 namesake = await self._namesake(name)
                 if namesake is not None and namesake.is_closed and expected:
-                    await self._opened(name, namesake.described.protocol_type)
+                    await self._opened(name, namesake.kind)
                 while namesake is not None and _now() < late:
-                    there = {one.member_id for one in namesake.members}
-                    if not expected - _who(namesake.members) and not former - there - {
-                        *await self._kinds.given_up(name)
-                    }:
+                    missing = former - {one.member_id for one in namesake.members}
+                    if not expected - _who(namesake.members) and not missing - {*await self._kinds.given_up(name)}:
                         break
                     await asyncio.sleep(_SETTLE_CHECK_S)
                     namesake = await self._namesake(name)
-                if namesake is not None:
-                    await self._native.leave(namesake.node, name, [("", FENCE)])
+                await self._gone(name)
                 await self._removed(name)
-                await self._kinds.record(name, GroupKind.NATIVE, RETURNING, fenced=False)
+                await self._kinds.record(name, GroupKind.NATIVE, record, fenced="")
             except RecordChanged:
                 return
             except (StoreError, MalformedValue, BrokerError, MoveRefused) as error:
@@ -680,6 +852,16 @@ class Moves:
                 await asyncio.sleep(_RESOLVES_AFTER_S)
             else:
                 return
+
+    async def _gone(self, name: str) -> None:
+        """Ends the fence. Returns once that is durable, with the generation that follows: another broker would have the
+        fence back, and its generation would wait for it."""
+        while (namesake := await self._namesake(name)) is not None:
+            if namesake.is_fenced:
+                await self._native.leave(namesake.node, name, [("", FENCE)])
+            elif namesake.has_consumers or namesake.described.group_state in {ClassicState.STABLE, ClassicState.EMPTY}:
+                return
+            await asyncio.sleep(_SETTLE_CHECK_S)
 
     async def _removed(self, name: str) -> None:
         """Removes what the log has of the group. It has no members there any more."""
@@ -707,8 +889,27 @@ def _longest_s(group: GroupMetadata) -> float:
 
 def _who(members: Iterable[Any]) -> Counter[tuple[str, str | None]]:
     """Returns what tells members from others, although they join with other ids and by other hosts."""
-    static = ((one, getattr(one, "instance_id", None) or getattr(one, "group_instance_id", None)) for one in members)
-    return Counter((one.client_id, instance_id) for one, instance_id in static)
+    return Counter((one.client_id, instance_of(one)) for one in members)
+
+
+def _assigned(one: Any) -> bytes:
+    """Returns what a member is assigned, as classic members are told it."""
+    if hasattr(one, "member_assignment"):
+        return one.member_assignment  # type: ignore[no-any-return]
+    return encoded_assignment(sorted(partitions_of(one)))
+
+
+def _is_of_one_generation(namesake: Namesake, known: Mapping[str, Seen]) -> bool:
+    """Returns whether all members are told everything. Of a KIP-848 member, the broker alone knows that."""
+    if not namesake.has_consumers:
+        return len({one.generation for one in known.values()}) <= 1
+    described = namesake.described
+    return all(
+        one.member_type == _USES_KIP_848
+        and one.member_epoch == described.group_epoch
+        and one.assignment == one.target_assignment
+        for one in namesake.members
+    )
 
 
 def _now() -> float:

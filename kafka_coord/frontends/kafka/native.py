@@ -26,6 +26,7 @@ from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.group import LOOKS, GroupError, Listed, Loading, Why
 from kafka_coord.frontends.kafka.instances import Address, Instances, Node
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE
 from kafka_coord.frontends.kafka.routing import LOCAL, Patch
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.kafka.connection import (
@@ -44,6 +45,7 @@ from kafka_coord.wire.frames import answer_start
 from kafka_coord.wire.messages import Record, message
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import (
+    AT_REST,
     Acknowledged,
     GroupRecord,
     RecordChanged,
@@ -66,11 +68,9 @@ from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
-RETURNING = GroupRecord(GroupKind.NATIVE, fenced=True)
-"""The group is given back, and the fence waits for its members."""
 FROZEN_S = 8.0
 """How long a group that is being taken over is frozen at most, in seconds."""
-_UNDOING = "undoing "
+UNDOING = "undoing "
 _LOOKS_S = 30.0
 _LOOKS_SOON_S = 0.5
 _KNOWN_WITHIN_S, _KNOWN_CHECK_S = 5.0, 0.02
@@ -85,6 +85,8 @@ _LISTS = {
     "OffsetFetch": ("groups", "groups"),
 }
 """The fields of requests that name several groups, and those of their responses."""
+_BEAT = "ConsumerGroupHeartbeat"
+_JOINS = frozenset({"JoinGroup", _BEAT})
 _DESCRIBES = frozenset({"ConsumerGroupDescribe", "DescribeGroups"})
 _FETCH_OF_SEVERAL = 8
 _WAITING = frozenset({"DeleteGroups", "OffsetCommit", "OffsetDelete", "OffsetFetch"})
@@ -100,10 +102,13 @@ _LOOKS, _LOOK_AGAIN_S = 20, 0.1
 _IN_FLIGHT_CHECK_S = 0.005
 _TOLD_WITHIN_S = _IDLE_S = 1.0
 _MOST_KNOWN, _MOST_MEMBERS = 100_000, 5_000
-_DESCRIBE, _LEAVE = (4, 5), (3, 5)
+_CONSUMERS = "ConsumerGroupDescribe"
+_DESCRIPTIONS: Mapping[str, Versions] = {"DescribeGroups": (4, 5), _CONSUMERS: (0, 1)}
+_LEAVE, _BEATS = (3, 5), (0, 1)
 _DEAD = "Dead"
 _GONE = frozenset({Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID, Error.NONE})
 _ABSENT = frozenset({Error.GROUP_ID_NOT_FOUND, Error.UNSUPPORTED_VERSION})
+_FENCED = frozenset({Error.GROUP_ID_NOT_FOUND, Error.INCONSISTENT_GROUP_PROTOCOL})
 
 
 class Kinds:
@@ -127,6 +132,8 @@ class Kinds:
         self._is_current = store is None
         self.on_freeze: Callable[[int, Recorded], None] = lambda _partition, _found: None
         self.on_return: Callable[[int], None] = lambda _partition: None
+        self.longest_s: Callable[[str], float] = lambda _group: FROZEN_S
+        """How long a group may be frozen, in seconds."""
         self.on_deposed: Callable[[int], None] = lambda _partition: None
         self.on_forgotten: Callable[[Collection[str]], None] = lambda _names: None
 
@@ -152,9 +159,9 @@ class Kinds:
     def _of_partition(self, partition: int) -> Recorded:
         return self._recorded.get(partition, Recorded())
 
-    def returning(self, partition: int) -> set[str]:
-        """Returns the partition's groups whose members the fence waits for."""
-        return {name for name, one in self._of_partition(partition).groups.items() if one == RETURNING}
+    def returning(self, partition: int) -> dict[str, str]:
+        """Returns the partition's groups whose members the fence waits for, and the stay of the fence."""
+        return {name: one.fenced for name, one in self._of_partition(partition).groups.items() if one.is_returning}
 
     def _told(self, partition: int, found: Recorded) -> None:
         """Takes over what was read or written, unless something newer is known. If somebody has deleted the znode, what
@@ -166,7 +173,7 @@ class Kinds:
             return
         self._recorded[partition] = found
         self.on_forgotten(known.groups.keys() - found.groups.keys())
-        moving = {(name, one.moving) for name, one in found.groups.items() if one.moving}
+        moving = {(name, one.moving.removeprefix(UNDOING)) for name, one in found.groups.items() if one.moving}
         now = asyncio.get_running_loop().time() if moving or self._frozen_at else 0.0
         for key in [one for one in self._frozen_at if partition_of(one[0]) == partition and one not in moving]:
             del self._frozen_at[key]
@@ -175,7 +182,7 @@ class Kinds:
             self._frozen_at[key] = self._moved_at[key[0]] = now
         if moving:
             self.on_freeze(partition, found)
-        if RETURNING in {*found.groups.values(), *known.groups.values()}:
+        if any(one.is_returning for one in (*found.groups.values(), *known.groups.values())):
             self.on_return(partition)
 
     def version(self, partition: int) -> int:
@@ -187,18 +194,23 @@ class Kinds:
 
     def is_frozen(self, group: str) -> bool:
         """Returns whether the group is being taken over, as far as this instance has heard. No move lasts longer than
-        :data:`FROZEN_S`."""
+        :data:`FROZEN_S`, with its undoing: the brokers hear none of the members meanwhile."""
         if not self._frozen_at:
             return False
         record = self.record_of(group)
-        since = self._frozen_at.get((group, record.moving)) if record is not None else None
-        return since is not None and asyncio.get_running_loop().time() < since + FROZEN_S
+        since = self._frozen_at.get((group, record.moving.removeprefix(UNDOING))) if record is not None else None
+        return since is not None and asyncio.get_running_loop().time() < since + self.longest_s(group)
+
+    def is_moving(self, group: str) -> bool:
+        """Returns whether the record says that the group is being taken over, or that this is being undone."""
+        record = self.record_of(group)
+        return record is not None and bool(record.moving)
 
     def is_surely_native(self, group: str) -> bool:
         """Returns whether the group is native, and was not moving lately, by records that are not out of date."""
         moved_at = self._moved_at.get(group)
         is_still = moved_at is None or asyncio.get_running_loop().time() >= moved_at + FROZEN_S
-        return self._is_current and is_still and self.record_of(group) == GroupRecord(GroupKind.NATIVE)
+        return self._is_current and is_still and self.record_of(group) == AT_REST
 
     async def thawed(self, groups: Iterable[str]) -> None:
         """Waits until none of the groups is frozen, which takes :data:`FROZEN_S` at most."""
@@ -351,8 +363,8 @@ class Kinds:
         """Records that a move is being undone, unless it has ended: only the record knows, if a write's outcome is
         unknown. Returns the new name of the move, or ``None`` if it has ended. Like :meth:`record_first`."""
         await self.find_out(partition_of(group))
-        found, begun = self.record_of(group), move.removeprefix(_UNDOING)
-        undoing = f"{_UNDOING}{begun}"
+        found, begun = self.record_of(group), move.removeprefix(UNDOING)
+        undoing = f"{UNDOING}{begun}"
         if found is None or not begun or found.moving not in {begun, undoing}:
             return None
         if found.moving != undoing:
@@ -370,17 +382,19 @@ class Kinds:
         return await asyncio.to_thread(read_acknowledged, self._store, partition, brokers) if self._store else {}
 
     async def give_up(self, partition: int, broker_id: int, known: Mapping[str, Collection[str]]) -> None:
-        """Tells which member ids nobody uses any more. Raises :class:`StoreError` and :class:`MalformedValue`."""
+        """Tells which members hold nothing any more. Raises :class:`StoreError` and :class:`MalformedValue`."""
         if self._store is not None:
             await asyncio.to_thread(give_up, self._store, partition, broker_id, known)
         else:
             self._given_up = known
 
     async def given_up(self, group: str) -> Collection[str]:
-        """Returns the member ids of the group that nobody uses any more. Raises as :meth:`give_up`."""
+        """Returns the ids of the group's members that hold nothing any more. Raises as :meth:`give_up`."""
+        record = self.record_of(group)
+        stay = record.fenced if record is not None else ""
         if self._store is not None:
-            return await asyncio.to_thread(read_given_up, self._store, group)
-        return self._given_up.get(group, ())
+            return await asyncio.to_thread(read_given_up, self._store, partition_of(group), stay)
+        return self._given_up.get(stay, ())
 
     def unsettled(self, partition: int) -> dict[str, GroupRecord]:
         """Returns the partition's groups that are moving, or whose namesakes at the brokers are fenced."""
@@ -392,7 +406,7 @@ class Kinds:
         record = self.record_of(group)
         if self._store is not None:
             record = await asyncio.to_thread(_read_now, self._store, group)
-        return record == GroupRecord(GroupKind.NATIVE)
+        return record == AT_REST
 
     def of_terms(self) -> dict[str, GroupRecord]:
         """Returns the records of the groups that this instance coordinates, or would if they were not native."""
@@ -474,7 +488,9 @@ class NativeGroups:
         """The member id that requests on a connection have named last, by connection and group, or ``None`` if several
         members share the connection."""
         self._given_up: dict[str, dict[str, None]] = {}
-        """The member ids that nobody uses any more, by group: their clients have joined again with others."""
+        """The ids of members that hold nothing any more: by group, those that nobody uses any more, because their
+        clients have joined again with others, and by the stay of a fence, those with which KIP-848 members have joined
+        again since."""
         self._told_given_up: dict[int, Mapping[str, Collection[str]]] = {}
         """What of them was told last, by partition."""
         self._transactional: dict[str, None] = {}
@@ -489,6 +505,7 @@ class NativeGroups:
         self._acknowledging = asyncio.Lock()
         self._telling = asyncio.Lock()
         kinds.on_freeze, kinds.on_return, kinds.on_forgotten = self._frozen, self._returning, self._forgotten
+        kinds.longest_s = self._frozen_s
 
     def group(self, name: str, check: Callable[[], None]) -> NoReturn:
         """Makes the client look up its coordinator again: this instance found out only now that the group is
@@ -532,10 +549,10 @@ class NativeGroups:
             return None
         if await self._newest(name) < call.version:
             return None
-        if name == "JoinGroup":
-            await self._joins_again(call)
+        if name in _JOINS:
+            await self._joins_again(name, call)
         # nothing is awaited from here on: what is asked now holds until the request counts as passed on
-        if self._is_frozen(call, groups) or not all(self.is_meant(call, one) for one in groups):
+        if self._is_frozen(name, call, groups) or not all(self.is_meant(call, one) for one in groups):
             return None
         return self._begun(name, call, groups)
 
@@ -546,13 +563,24 @@ class NativeGroups:
         change = None
         if name != "OffsetFetch" and hasattr(call.request, "group_id"):
             self._note(name, call)
-            change = partial(self._joined, call.request.group_id) if name == "JoinGroup" else None
+            if name == "JoinGroup":
+                change = partial(self._joined, call.request.group_id)
+            elif name == _BEAT:
+                change = partial(self._beaten, call.request.group_id, call.request.member_epoch)
         self._in_flight.update(groups)
         return PassedOn(self._in_flight, groups, change)
 
-    def _is_frozen(self, call: Call, groups: Iterable[str]) -> bool:
-        """Returns whether the request must wait until a take-over of a group has ended."""
-        return call.client_id != FOR_BROKERS and any(map(self.kinds.is_frozen, groups))
+    def _is_frozen(self, name: str, call: Call, groups: Iterable[str]) -> bool:
+        """Returns whether the request must wait until a take-over of a group has ended. Heartbeats of KIP-848 members
+        wait as long as the record says that the group moves: the broker would give one the partitions of another that
+        was removed, and does not know it yet."""
+        is_moving = self.kinds.is_moving if name == _BEAT else self.kinds.is_frozen
+        return call.client_id != FOR_BROKERS and any(map(is_moving, groups))
+
+    def _frozen_s(self, group: str) -> float:
+        """Returns how long the group may be frozen, while its members' sessions at the brokers go on."""
+        sessions = (one.session_ms / 1000 for one in self._seen.get(group, {}).values() if one.session_ms)
+        return min([FROZEN_S, *(one * 2 / 3 for one in sessions)])
 
     def _note(self, name: str, call: Call) -> None:
         request, group = call.request, call.request.group_id
@@ -563,6 +591,8 @@ class NativeGroups:
         if name == "JoinGroup":
             rebalance_ms = request.rebalance_timeout_ms if call.version >= 1 else request.session_timeout_ms
             _remember(self._timeouts, connection, (request.session_timeout_ms, rebalance_ms))
+        elif name == _BEAT and request.rebalance_timeout_ms >= 0:
+            _remember(self._timeouts, connection, (0, request.rebalance_timeout_ms))
         generation = getattr(request, "generation_id", getattr(request, "generation_id_or_member_epoch", -1))
         generation = getattr(request, "member_epoch", generation)
         member_id = getattr(request, "member_id", "")
@@ -577,17 +607,23 @@ class NativeGroups:
             _remember(members, member_id, Seen(generation, *timeouts), _MOST_MEMBERS)
             _remember(self._seen, group, members)
 
-    async def _joins_again(self, call: Call) -> None:
-        """Notes that the client of a member joins with another id than before, because it was told that it is no member
-        any more: it holds nothing. If the fence waits for it, this is told before the request is passed on: who dies
-        meanwhile must not leave a member in the brokers' group that may be a newcomer, for all that anybody knows."""
-        connection = call.client.number, call.request.group_id
-        before, group = self._names.get(connection), call.request.group_id
-        if call.client_id == FOR_BROKERS or before is None or before == call.request.member_id:
+    async def _joins_again(self, name: str, call: Call) -> None:
+        """Notes that the client of a member joins again, because it was told that it is no member any more: it holds
+        nothing. A classic one does so with another id than before. If the fence waits for it, this is told before the
+        request is passed on: who dies meanwhile must not leave a member in the brokers' group that may be a newcomer,
+        for all that anybody knows."""
+        group, member_id = call.request.group_id, call.request.member_id
+        if name == "JoinGroup":
+            before, of = self._names.get((call.client.number, group)), group
+            is_new = before not in {None, member_id}
+        else:
+            before, of = member_id, self.kinds.returning(partition_of(group)).get(group, "")
+            is_new = bool(of) and call.request.member_epoch <= JOIN
+        if call.client_id == FOR_BROKERS or not (is_new and before):
             return
-        members = self._given_up.get(group, {})
+        members = self._given_up.get(of, {})
         _remember(members, before, None, _MOST_MEMBERS)
-        _remember(self._given_up, group, members)
+        _remember(self._given_up, of, members)
         await self._tell_given_up(partition_of(group))
 
     def _returning(self, partition: int) -> None:
@@ -595,8 +631,12 @@ class NativeGroups:
 
     async def _tell_given_up(self, partition: int) -> None:
         async with self._telling:
-            names = self.kinds.returning(partition)
-            wanted = {name: frozenset(self._given_up[name]) for name in names if name in self._given_up}
+            none: dict[str, None] = {}
+            of_stays = {
+                stay: frozenset(self._given_up.get(name, none)) | frozenset(self._given_up.get(stay, none))
+                for name, stay in self.kinds.returning(partition).items()
+            }
+            wanted = {stay: ids for stay, ids in of_stays.items() if ids}
             if wanted == self._told_given_up.get(partition, {}):
                 return
             try:
@@ -644,13 +684,32 @@ class NativeGroups:
     # --- fences that were left behind --------------------------------------------------------------------------------
 
     def _joined(self, group: str, frame: bytes, version: int) -> bytes:
-        return joined(frame, version, partial(self._may_be_fenced, group))
+        return with_error(
+            "JoinGroup",
+            frame,
+            version,
+            lambda error: Error.COORDINATOR_NOT_AVAILABLE if self._may_be_fenced(group, error) else error,
+        )
+
+    def _beaten(self, group: str, epoch: int, frame: bytes, version: int) -> bytes:
+        """To the broker, a fenced namesake is no group of KIP-848 members, and clients give up if they are told so."""
+
+        def told(error: int) -> int:
+            if error != Error.GROUP_ID_NOT_FOUND:
+                return error
+            if epoch != JOIN:
+                return Error.UNKNOWN_MEMBER_ID
+            record = self.kinds.record_of(group)
+            is_fenced = (record is not None and record.is_returning) or self._may_be_fenced(group, error)
+            return Error.COORDINATOR_LOAD_IN_PROGRESS if is_fenced else error
+
+        return with_error("ConsumerGroupHeartbeat", frame, version, told)
 
     def _may_be_fenced(self, group: str, error: int) -> bool:
-        """Returns whether a fence may have caused the error of a JoinGroup: then the client looks up its coordinator
-        again, instead of giving up because its protocols do not fit. If the record says that the group is native, looks
+        """Returns whether a fence may have caused the error of a join: then the client looks up its coordinator again,
+        instead of giving up because its protocols do not fit. If the record says that the group is native, looks
         whether an ended move has left a fence there."""
-        if error != Error.INCONSISTENT_GROUP_PROTOCOL:
+        if error not in _FENCED:
             return False
         now = asyncio.get_running_loop().time()
         if self.kinds.is_surely_native(group):
@@ -673,12 +732,27 @@ class NativeGroups:
         node = await self._instances.native_coordinator(group)
         if node is None:
             return
-        request = message("DescribeGroupsRequest")(groups=(group,))
-        found = of_group((await self.ask(node, "DescribeGroups", _DESCRIBE, request)).groups, group)
-        left = [(one.member_id, FENCE) for one in found.members if one.group_instance_id == FENCE]
+        found = await self.described(node, group)
+        left = [(one.member_id, FENCE) for one in found.members if instance_of(one) == FENCE] if found else []
         if left and await self.kinds.is_at_rest(group):
             log.info("removing what an ended take-over has left in the brokers' group=%s", group)
             await self.leave(node, group, left)
+
+    async def described(self, node: Node, group: str) -> Any | None:
+        """Returns the brokers' group, as DescribeGroups or, if its members use KIP-848, ConsumerGroupDescribe tells of
+        it, or ``None`` if there is none. Raises :class:`BrokerError` (:class:`Moving`)."""
+        for name, versions in _DESCRIPTIONS.items():
+            if name == _CONSUMERS and await self._newest(name) < 0:
+                return None
+            request = message(f"{name}Request")(**{_LISTS[name][0]: (group,)})
+            found = of_group((await self.ask(node, name, versions, request)).groups, group)
+            if found.error_code in _ABSENT:
+                return None
+            if unless_moving(found.error_code, "the brokers' group cannot be described: "):
+                raise BrokerError(f"the brokers' group cannot be described: {named(found.error_code)}")
+            if found.group_state != _DEAD:
+                return found
+        return None
 
     async def leave(self, node: Node, group: str, leaving: Sequence[tuple[str, str | None]]) -> None:
         """Removes members from a group of the brokers, each by its member id, its instance id, or both. Those that are
@@ -693,6 +767,20 @@ class NativeGroups:
             if code not in _GONE and unless_moving(code, "members cannot be removed from the brokers' group: "):
                 raise BrokerError(f"members cannot be removed from the brokers' group: {named(code)}")
 
+    async def remove_consumers(self, node: Node, group: str, members: Iterable[Any]) -> None:
+        """Removes KIP-848 members from a group of the brokers, as if they left. Raises as :meth:`leave`."""
+        form = message(f"{_BEAT}Request")
+
+        async def remove(one: Any) -> None:
+            left = form(group_id=group, member_id=one.member_id, member_epoch=LEAVE, instance_id=one.instance_id)
+            code = (await self.ask(node, _BEAT, _BEATS, left)).error_code
+            if code not in _GONE | _ABSENT and unless_moving(
+                code, "members cannot be removed from the brokers' group: "
+            ):
+                raise BrokerError(f"members cannot be removed from the brokers' group: {named(code)}")
+
+        await asyncio.gather(*map(remove, members))
+
     # --- requests about several groups -------------------------------------------------------------------------------
 
     async def answered(self, name: str, call: Call, ours: Callable[[Call], Awaitable[Any]]) -> Any:
@@ -703,7 +791,7 @@ class NativeGroups:
         if not any(self.is_meant(call, one) for one in groups):
             return await self._with_unmet(name, call, await ours(call))
         if lists is None:
-            if name != "OffsetFetch" and self._is_frozen(call, groups):
+            if name != "OffsetFetch" and self._is_frozen(name, call, groups):
                 raise Loading
             return await self._answered_whole(name, call, groups)
         asked, told = lists
@@ -740,8 +828,8 @@ class NativeGroups:
 
     async def _answered_whole(self, name: str, call: Call, groups: Sequence[str]) -> Any:
         """Answers a request about one group in a version that the broker does not know."""
-        if name == "JoinGroup":
-            await self._joins_again(call)
+        if name in _JOINS:
+            await self._joins_again(name, call)
         passed = self._begun(name, call, groups)
         try:
             told = await self._ask(name, call, call.request)
@@ -955,13 +1043,19 @@ class KindFinder:
         return self._native.kinds.of(name)
 
 
-def joined(frame: bytes, version: int, is_retried: Callable[[int], bool]) -> bytes:
-    """Returns a broker's response to a JoinGroup as the client gets it: with COORDINATOR_NOT_AVAILABLE instead of an
-    error that ``is_retried``."""
-    at = answer_start(message("JoinGroupResponse"), version) + (_THROTTLE if version >= _JOIN_WITH_THROTTLE else 0)
-    if not is_retried(int.from_bytes(frame[at : at + 2], "big")):
-        return frame
-    return frame[:at] + Error.COORDINATOR_NOT_AVAILABLE.to_bytes(2, "big") + frame[at + 2 :]
+def with_error(name: str, frame: bytes, version: int, told: Callable[[int], int]) -> bytes:
+    """Returns a broker's response to a JoinGroup or ConsumerGroupHeartbeat as the client gets it: with the error that
+    it is ``told`` instead."""
+    has_throttle = name != "JoinGroup" or version >= _JOIN_WITH_THROTTLE
+    at = answer_start(message(f"{name}Response"), version) + (_THROTTLE if has_throttle else 0)
+    error = int.from_bytes(frame[at : at + 2], "big", signed=True)
+    return frame[:at] + told(error).to_bytes(2, "big", signed=True) + frame[at + 2 :]
+
+
+def instance_of(member: Any) -> str | None:
+    """Returns the instance id of a member of a group that a broker has described, or that the log describes."""
+    names = ("group_instance_id", "instance_id")
+    return next((getattr(member, one) for one in names if getattr(member, one, None)), None)
 
 
 def _remember(known: dict[Any, Any], key: object, value: object, most: int = _MOST_KNOWN) -> None:

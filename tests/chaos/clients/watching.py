@@ -11,7 +11,9 @@ from confluent_kafka import TopicPartition as Position
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.groups.client_assigned import ClientGroup, list_client_groups
+from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.instances import AskedInstances
+from kafka_coord.groups.state import group_state, read_groups
 from kafka_coord.kafka.offsets import OffsetReader
 from kafka_coord.model import PartitionSet, TopicPartition
 from tests.chaos.journal import OffsetsWriter
@@ -69,7 +71,8 @@ class ClientsWatch(Watch):
         except KafkaCoordError:
             found = {}
         for group in self._testbed.assigned_groups():
-            self._looked(group, begin, is_settled=group in found and self._is_settled(found[group]))
+            is_settled = self._is_settled(found[group]) if group in found else self._is_managed_and_settled(group)
+            self._looked(group, begin, is_settled=is_settled)
             self._committed(group)
 
     def _is_settled(self, found: ClientGroup) -> bool:
@@ -81,6 +84,15 @@ class ClientsWatch(Watch):
             and len(found.members) == len(members)
             and sorted(owned) == sorted(self._wanted(found.group))
         )
+
+    def _is_managed_and_settled(self, group: str) -> bool:
+        """Like :meth:`_is_settled`, of a group that was taken over with KIP-848 members."""
+        store = self._testbed.store
+        snapshot = read_groups(store, [group], read_cluster(store)).get(group)
+        if snapshot is None or group_state(snapshot.observation) is not GroupState.STABLE:
+            return False
+        members = [actor for actor in self._testbed.of("consumer") if actor.membership.group == group]
+        return len(snapshot.observation.members) == len(members)
 
     def _wanted(self, group: str) -> list[TopicPartition]:
         topics = {

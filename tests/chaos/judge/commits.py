@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.model import TopicPartition
-from tests.chaos.journal import ConsumerJournal, Started, read_consumers, read_log, read_offsets
+from kafka_coord.model import GroupKind, TopicPartition
+from tests.chaos.journal import ConsumerJournal, Kind, Phase, Started, read_consumers, read_log, read_offsets
 from tests.chaos.judge.attempts import NEVER, Attempt, attempts_of
 from tests.chaos.judge.evidence import Records
 from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling, violation
@@ -154,7 +154,35 @@ def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
         for (group, tp), story in stories.items():
             if group == look.group:
                 story.readings.append(Reading(look.since, look.t, look.offsets.get(tp), "an observer"))
+    for times in _managed_times(records):
+        for story in stories.values():
+            _stored_elsewhere(story, *times)
     return stories, {partition: count for partition, count in unread.items() if count}
+
+
+def _managed_times(records: Records) -> Iterator[tuple[float, float]]:
+    """Yields the times between which the group of a run of moves may have been managed."""
+    begins, end = records.of(Kind.MOVED, phase=Phase.BEGIN), max((one.t for one in records.events), default=0.0)
+    for at, one in enumerate(begins):
+        if one.detail["to"] == GroupKind.MANAGED:
+            ends = [later.t for later in records.of(Kind.MOVED, phase=Phase.END) if later.t > one.t]
+            yield one.t, ends[1] if len(ends) > 1 and at + 1 < len(begins) else end
+
+
+def _stored_elsewhere(story: _Story, begin: float, end: float) -> None:
+    """Adds the commits that are not in the log because the group was managed: those that were acknowledged, and those
+    that were read although nobody was told. What is read afterwards must not be older."""
+    known = {one.offset for one in story.entries}
+    stored = [
+        Entry(one.low, one.acknowledged)
+        for one in story.attempts
+        if begin <= one.acknowledged <= end and known.isdisjoint(range(one.low, one.high + 1))
+    ]
+    for reading in story.readings:
+        asked = [one.sent for one in story.attempts if one.low == reading.offset and one.sent <= reading.t]
+        if asked and begin <= reading.t <= end and reading.offset not in known:
+            stored.append(Entry(reading.offset, max(reading.since, asked[0])))
+    story.entries[:] = sorted([*story.entries, *stored], key=lambda one: one.seen)
 
 
 def _merge(entries: list[Entry]) -> None:

@@ -21,6 +21,7 @@ from tests.frontends.kafka.conftest import Front
 from tests.waiting import eventually
 
 RECORDS, PARTITIONS = 3_000, 6
+_OF_COORDINATOR = {"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"}
 _numbers = itertools.count(1)
 
 
@@ -52,8 +53,10 @@ def read(consumers: list[Consumer], count: int, within_s: float = 60.0) -> list[
 
 
 def member(servers: str, group: str, topic: str, **more: object) -> Consumer:
-    settings = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6_000}
-    made = Consumer({"bootstrap.servers": servers, "group.id": group, **settings, **more})
+    settings = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6_000, **more}
+    if settings.get("group.protocol") == "consumer":  # then the coordinator sets these
+        settings = {key: one for key, one in settings.items() if key not in _OF_COORDINATOR}
+    made = Consumer({"bootstrap.servers": servers, "group.id": group, **settings})
     made.subscribe([topic])
     return made
 

@@ -14,10 +14,11 @@ from msgspec import to_builtins
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.kafka.managed import administration
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import GroupKind, Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit import audit
 from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import GroupRecord, read_kinds
 from tests.cli.running import Run, run
 from tests.frontends.kafka.conftest import ELECTED, Front, described, elected, published
 from tests.frontends.kafka.records import PARTITIONS, filled
@@ -184,7 +185,12 @@ def test_classic_members_of_a_managed_group_rejoin_it_after_it_becomes_client_as
 
 
 def test_a_group_with_a_member_of_kip_848_is_not_converted_and_the_error_names_the_member(
-    service: CoordinatorService, coord: Run, group: str, topic: str, consumer: Callable[..., Consumer]
+    service: CoordinatorService,
+    coord: Run,
+    group: str,
+    topic: str,
+    consumer: Callable[..., Consumer],
+    request: pytest.FixtureRequest,
 ) -> None:
     one = consumer(group_protocol="consumer", group_instance_id="c1")
     commit(one, topic)
@@ -194,6 +200,11 @@ def test_a_group_with_a_member_of_kip_848_is_not_converted_and_the_error_names_t
     asked = instance_answers(service, group, "client-assigned")
     assert asked.result == "refused"
     assert "has members" in asked.message
+    if not request.config.option.kraft:  # Kafka 4 would take it back
+        ran = coord("groups", "give-back", group, "--execute")
+        assert ran.code == 6
+        assert "its members use KIP-848, which the brokers do not support; stop them, or switch them" in ran.err
+        assert read_kinds(service._store, [group])[group] == GroupRecord(GroupKind.MANAGED), "nothing was changed"
     assert described(coord, group)[1] == OFFSETS
 
 

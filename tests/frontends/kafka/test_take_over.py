@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.kafka.moving import MoveRefused, Moves
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind, TopicPartition
-from kafka_coord.zk.kinds import read_kinds
+from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import GroupRecord, read_kinds
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front, end_term
 from tests.frontends.kafka.feeding import Feed, Reader
@@ -35,6 +37,7 @@ from tests.monitor.dashboard.served import operators_file, serving
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+KIP_848 = {"group.protocol": "consumer"}
 _numbers = itertools.count(1)
 
 
@@ -80,6 +83,51 @@ def test_a_group_is_taken_over_and_given_back_under_load(front: Front, topic: st
         known = [dict(one.committed) for one in workers]
         eventually(lambda: all(one.committed != then for one, then in zip(workers, known, strict=True)), within_s=60)
         never_lost(workers, front.brokers, group, topic)
+
+
+def test_kip_848_members_are_taken_over_and_given_back_under_load(
+    front: Front, topic: str, group: str, coord: Run, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not request.config.option.kraft:
+        pytest.skip("Kafka 3.9 has no KIP-848")
+    consumed(front.brokers, group, topic, 100, **KIP_848)
+    with flowing(front, topic), working(front.bootstrap, group, topic, 3, "static-1", **KIP_848) as workers:
+
+        def goes_on(servers: str) -> None:
+            known = [dict(one.committed) for one in workers]
+            eventually(lambda: have_all(workers) and _go_on(workers, known), within_s=60)
+            never_lost(workers, servers, group, topic)
+
+        assert kind(front, group) is GroupKind.NATIVE
+        ran = coord("groups", "take-over", group, "--execute")
+        assert "its members use KIP-848, which only managed groups have here: use --managed" in ran.err
+        before = [one.rebalances for one in workers]
+        eventually(lambda: done(coord, "take-over", group, "--managed"), within_s=60)
+        assert kind(front, group) is GroupKind.MANAGED
+        goes_on(front.bootstrap)
+        assert [one.rebalances for one in workers] == before, "the members go on with their partitions"
+        assert is_fenced(front, group), "the fence stays"
+        late = member(front.brokers, group, topic, **KIP_848)
+        try:
+            assert not any(late.poll(0.5) or late.assignment() for _ in range(4)), "nobody can join the namesake"
+        finally:
+            late.close()
+
+        eventually(lambda: done(coord, "give-back", group), within_s=60)
+        assert kind(front, group) is GroupKind.NATIVE
+        eventually(lambda: not read_kinds(front.store, [group])[group].fenced, within_s=60)
+        goes_on(front.brokers)
+        assert front.store.exists(layout.group(group)) is None, "nothing is left in ZooKeeper"
+
+        async def fails(*_what: object) -> None:
+            raise MoveRefused("a test wants it")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Moves, "_admitted", fails)
+            assert not done(coord, "take-over", group, "--managed")
+        eventually(lambda: kind(front, group) is GroupKind.NATIVE)
+        eventually(lambda: read_kinds(front.store, [group])[group] == GroupRecord(GroupKind.NATIVE), within_s=60)
+        goes_on(front.brokers)
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])

@@ -55,12 +55,7 @@ _SERVED_WITHIN_S = 6.0
 """How long a reader may be without an answer at the end, in seconds."""
 _FEW = 4
 """If at most this many kinds of faults are allowed, all of them happen."""
-_VERBS = {
-    GroupRecord(GroupKind.NATIVE): "take_over",
-    GroupRecord(GroupKind.CLIENT_ASSIGNED): "give_back",
-    GroupRecord(GroupKind.CLIENT_ASSIGNED, fenced=True): "give_back",
-}
-"""How a group that is at rest is moved."""
+_VERBS = {GroupKind.NATIVE: "take_over", GroupKind.CLIENT_ASSIGNED: "give_back"}
 
 
 class Broker(Instance):
@@ -409,9 +404,9 @@ class MoveHistory:
 
     async def _moved(self, front: Front) -> None:
         record, began = front.kinds.record_of(GROUP), self.world.now
-        verb = _VERBS.get(record) if record is not None else None
-        if verb is None:
+        if record is None or not _is_at_rest(record):
             return
+        verb = _VERBS[record.kind]
         self._moving = front.process
         if self.kinds and self.rng.random() < 0.5:
             self.world.after(self.rng.uniform(0.0, 0.4), self._strike)
@@ -505,7 +500,7 @@ class MoveHistory:
     def _client_kill(self) -> None:
         reader = self.rng.choice(self.readers)
         self._client_dies(reader)
-        if not reader.passing:
+        if not reader.plain:
             at_least_s = 0.0 if reader.own is None else 2.0  # whatever it has sent is over by then
             self.world.after(self.rng.uniform(at_least_s, 4.0), lambda: self._client_returns(reader))
 
@@ -519,17 +514,17 @@ class MoveHistory:
 
     def _stranger(self) -> None:
         """A client behind the brokers' plain listener comes, and goes again."""
-        self._visits(Reader(self, f"stranger-{self.fresh()}", plain=True))
+        stranger = Reader(self, f"stranger-{self.fresh()}", plain=True)
+        self.readers.append(stranger)
+        self.world.after(self.rng.uniform(0.3, 3.0), lambda: self._client_dies(stranger))
 
     def _namesake(self) -> None:
-        """A client that cannot be told from another one comes, and goes again."""
+        """A client comes that cannot be told from another one."""
+        if any(one.own is not None for one in self.readers):  # they may commit only while the group has no members
+            return
         namesake = Reader(self, f"namesake-{self.fresh()}")
-        namesake.client_id, namesake.passing = self.rng.choice(self.readers).client_id, True
-        self._visits(namesake)
-
-    def _visits(self, visitor: Reader) -> None:
-        self.readers.append(visitor)
-        self.world.after(self.rng.uniform(0.3, 3.0), lambda: self._client_dies(visitor))
+        namesake.client_id = self.rng.choice(self.readers).client_id
+        self.readers.append(namesake)
 
     def _end_all(self) -> None:
         self.say("calm")
@@ -541,7 +536,7 @@ class MoveHistory:
                 front.process.thaw()
             self._restart(broker)
         for reader in self.readers:
-            if reader.passing:
+            if reader.plain:
                 self._client_dies(reader)
             else:
                 self._client_returns(reader)
@@ -551,7 +546,7 @@ class MoveHistory:
     def _at_rest(self) -> None:
         """No move is stuck, one side alone has the group, and everybody reads."""
         record = self.record()
-        if record not in {None, *_VERBS}:
+        if record is not None and not _is_at_rest(record):
             raise InvariantBroken(f"the move has not ended: {record}")
         theirs = self.brokers[self.offsets_log.leader].manager.group(GROUP)
         fences = set(theirs.metadata.static_members) & {FENCE} if theirs is not None else set()
@@ -566,11 +561,15 @@ class MoveHistory:
     def _all_served(self) -> None:
         for reader in self.readers:
             last_at = reader.heard_at if reader.is_member and not reader.positions else reader.committed_at
-            if not reader.passing and self.world.now - last_at > _SERVED_WITHIN_S:
+            if not reader.plain and self.world.now - last_at > _SERVED_WITHIN_S:
                 raise InvariantBroken(f"{reader.name} was not served for {self.world.now - last_at:.1f} s")
         processes = [*(one.process for one in self.fronts.values()), *(one.process for one in self.readers)]
         for failure in (one for process in processes for one in process.failures() if not _is_ordinary(one)):
             raise InvariantBroken(failure)
+
+
+def _is_at_rest(record: GroupRecord) -> bool:
+    return not (record.moving or record.is_returning)
 
 
 def _fail(told: asyncio.Future[bytes], error: Exception) -> None:

@@ -21,8 +21,8 @@ Patches = tuple[Patch, ...]
 def _offsets_read_early() -> Patches:
     settled, copied = Moves._settled, Moves._copied
 
-    async def settle(self: Any, name: str) -> Any:
-        found = await settled(self, name)
+    async def settle(self: Any, name: str, may_manage: Any) -> Any:
+        found = await settled(self, name, may_manage)
         self.read_early = await self._offsets(found.node, name)
         return found
 
@@ -166,7 +166,7 @@ TELLING = {
     "a give-back does not wait for commits": frozenset({"slow"}),
     "a newcomer is taken for a member that has not come back": frozenset({"namesake"}),
     "an undone take-over does not wait for its members": frozenset({"slow"}),
-    "sessions end while nobody can be heard": frozenset({"deaf"}),
+    "sessions end while nobody can be heard": frozenset({"deaf", "zookeeper"}),
 }
 """The faults that reveal a defect soon. Others would hide it, and the rest is found without any."""
 

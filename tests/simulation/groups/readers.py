@@ -54,14 +54,13 @@ class ReadJudge:
 
 class Reader(Client):
     """A client that reads its partitions. It stops before it joins again, and only looks up its coordinator if that has
-    moved. A ``plain`` one asks the brokers, without an instance; one with a partition of its ``own`` is no member; a
-    ``passing`` one stays for a short time only."""
+    moved. A ``plain`` one asks the brokers, without an instance; one with a partition of its ``own`` is no member."""
 
     history: MoveHistory  # type: ignore[assignment]
     request_s = 5.0
 
     def __init__(self, history: MoveHistory, name: str, *, plain: bool = False, own: int | None = None) -> None:
-        self.plain, self.own, self.passing = plain, own, plain
+        self.plain, self.own = plain, own
         self.committed_at = -math.inf
         super().__init__(history, name)  # type: ignore[arg-type]
         self.is_cooperative = False

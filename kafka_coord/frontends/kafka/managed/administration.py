@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.image import Image, Wanted, read_images
 from kafka_coord.coordinator.start_offsets import remembered
 from kafka_coord.errors import MalformedValue, MultiFailed, NodeExists, NoNode, StoreError
-from kafka_coord.frontends.kafka.managed.classic import PROTOCOL, ClassicJoin
-from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
+from kafka_coord.frontends.kafka.managed.member import MemberRequest
+from kafka_coord.frontends.kafka.managed.terms import PROTOCOLS, ManagedTerms
 from kafka_coord.frontends.kafka.managed.topics import TopicIds
 from kafka_coord.frontends.kafka.managed.views import GroupView, KnownMember, State, state_of, topics_of
 from kafka_coord.frontends.members.fenced_store import FencedStore
@@ -372,12 +372,17 @@ def begin_adoption(
 
 
 class Admitted(NamedTuple):
-    """A member of a client-assigned group that becomes a member of a managed one: how its client would register, what
-    it holds, and its process."""
+    """A member of another kind of group that becomes a member of a managed one: how its client would register, what
+    it holds, and its process. ``beat`` makes the heartbeat with which its client goes on, from a token and the
+    generation."""
 
-    request: ClassicJoin
+    key: tuple[str, str]
+    member_id: str
+    session_timeout_s: float
+    registration: bytes
     held: PartitionSet
     process: str
+    beat: Callable[[object, int], MemberRequest]
 
 
 def write_members(
@@ -390,36 +395,35 @@ def write_members(
     def note(one: Registering, outcome: Registration | Refusal) -> None:
         outcomes[one.consumer] = outcome
 
-    asked = [one.request for one in members]
-    options = [RegistrationOptions(one.session_timeout_s) for one in asked]
     wanted = [
-        RegistrationWanted(0, None, *one.key, how, one.registration) for one, how in zip(asked, options, strict=True)
+        RegistrationWanted(0, None, *one.key, RegistrationOptions(one.session_timeout_s), one.registration)
+        for one in members
     ]
     register_all(FencedStore(store, fence), [Registering(one, note) for one in wanted])
     store.ensure_path(layout.owners(group))
     units: list[tuple[Op, ...]] = []
-    for request, held, process in members:
-        consumer, outcome = request.key[1], outcomes[request.key[1]]
-        path = layout.ledger(group, consumer)
+    for one in members:
+        consumer = one.key[1]
+        outcome, path = outcomes[consumer], layout.ledger(group, consumer)
         if isinstance(outcome, Refusal):
             raise StoreError(outcome.message, path)
         ledger = Ledger(
             consumer,
             outcome.incarnation,
-            held,
+            one.held,
             generation=generation,
-            topic_ids={topic: topic_ids[topic] for topic in held.topics if topic_ids.get(topic)},
-            session_timeout_ms=round(request.session_timeout_s * 1000),
-            process=process,
+            topic_ids={topic: topic_ids[topic] for topic in one.held.topics if topic_ids.get(topic)},
+            session_timeout_ms=round(one.session_timeout_s * 1000),
+            process=one.process,
         )
         units.append((Create(path, ledger.to_bytes()),))
     write_fenced(store, fence, units)
 
 
 def remove_members(store: Store, group: str, fence: Check) -> None:
-    """Removes the classic members of a group that is not managed: a conversion that failed has left them. Raises
+    """Removes the stock clients from a group that is not managed: a conversion that failed has left them. Raises
     :class:`StoreError`."""
-    left, unread = find_members(store, [group], [PROTOCOL])
+    left, unread = find_members(store, [group], PROTOCOLS)
     if unread:
         raise StoreError(next(iter(unread.values())), layout.ids(group))
     for one in (registration for registration, _ in left):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -44,7 +44,7 @@ from kafka_coord.frontends.kafka.group import (
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.administration import Administration, Admitted
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, ConsumerHeartbeat, HeartbeatAnswer
-from kafka_coord.frontends.kafka.managed.member import MemberCommit
+from kafka_coord.frontends.kafka.managed.member import MemberCommit, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import consumer_name
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
@@ -132,27 +132,64 @@ class ManagedGroups:
             found = assignment(one.assignment)
             held = found.assigned_partitions if found is not None else ()
             owned = PartitionSet.of(TopicPartition(part.topic, number) for part in held for number in part.partitions)
-            members.append(Admitted(request, owned, process_of(one.member_id)))
+            former = request.key, one.member_id, request.is_static
+            beat = partial(_classic_beat, *former)
+            session_s, process = request.session_timeout_s, process_of(one.member_id)
+            members.append(Admitted(*former[:2], session_s, request.registration, owned, process, beat))
         return members
+
+    def admitted_consumer(self, name: str, one: Any, rebalance_timeout_ms: int) -> Admitted:
+        """Returns what makes a KIP-848 member of the brokers' group, as they describe it, a member of the managed group
+        of this name. Raises :class:`GroupError`."""
+        topics = ManagedTopics(frozenset(one.subscribed_topic_names), one.subscribed_topic_regex or None)
+        who, host = Who(one.member_id, one.instance_id), one.client_host.removeprefix("/")
+        told = ConsumerBeat(who, topics, None, None, one.rack_id, rebalance_timeout_ms, "")
+        asked, consumer = ManagedGroup(self, name, lambda: None), consumer_name(one.instance_id or one.member_id)
+        registration = asked.registration(told, _legal_topics(topics), consumer, _Client(one.client_id, host, "", host))
+        key, is_static = (name, consumer), one.instance_id is not None
+        held, process = PartitionSet.of(partitions_of(one)), process_of(one.member_id)
+        beat = partial(_consumer_beat, key, one.member_id, is_static)
+        return Admitted(key, one.member_id, self.terms.session_timeout_s, registration, held, process, beat)
 
     async def resume(self, name: str, members: Sequence[Admitted], generation: int) -> None:
         """Returns once the members that were admitted can act as if they had always been members of this group. Gives
         up after a while: then they join again."""
         self.groups.add(name)
         self.terms.look(name)
-        consumers = {one.request.key[1] for one in members}
+        consumers = {one.key[1] for one in members}
         with suppress(TimeoutError):
             async with asyncio.timeout(_SEEN_WITHIN_S):
                 await self.administration.look(name)
                 while not consumers.issubset(await self.terms.members(name) or ()):
                     await asyncio.sleep(_ADMITTED_CHECK_S)
-                await asyncio.gather(*(self._resume_one(name, one.request, generation) for one in members))
+                await asyncio.gather(
+                    *(self.terms.take(name, one.member_id, partial(_beat, one, generation), None) for one in members)
+                )
 
-    async def _resume_one(self, name: str, former: classic.ClassicJoin, generation: int) -> None:
-        def beat(token: object) -> classic.Beat:
-            return classic.Beat(token, former.key, former.member_id, former.is_static, generation)
 
-        await self.terms.take(name, former.member_id, beat, None)
+def _beat(member: Admitted, generation: int, token: object) -> MemberRequest:
+    return member.beat(token, generation)
+
+
+def _classic_beat(
+    key: tuple[str, str], member_id: str, is_static: bool, token: object, generation: int
+) -> classic.Beat:
+    return classic.Beat(token, key, member_id, is_static, generation)
+
+
+def _consumer_beat(
+    key: tuple[str, str], member_id: str, is_static: bool, token: object, epoch: int
+) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(token, key, member_id, is_static, epoch)
+
+
+def partitions_of(consumer: Any) -> list[TopicPartition]:
+    """Returns what a KIP-848 member is assigned, as the brokers describe it."""
+    return [
+        TopicPartition(one.topic_name, number)
+        for one in consumer.assignment.topic_partitions
+        for number in one.partitions
+    ]
 
 
 def process_of(member_id: str) -> str:
@@ -328,7 +365,7 @@ class ManagedGroup:
             epoch=epoch,
             owned=beat.owned,
             topics=topics,
-            registration=self._registration(beat, topics, consumer, by),
+            registration=self.registration(beat, topics, consumer, _Client.of(by)),
             is_static=instance_id is not None,
             software=beat.software,
             is_new=beat.is_new,
@@ -341,7 +378,7 @@ class ManagedGroup:
             raise GroupError(answer.error, answer.message)
         return answer
 
-    def _registration(self, beat: ConsumerBeat, topics: ManagedTopics, consumer: str, by: By) -> bytes:
+    def registration(self, beat: ConsumerBeat, topics: ManagedTopics, consumer: str, client: _Client) -> bytes:
         """Returns the registration of a member that says its subscription, and nothing for any other."""
         session_timeout_ms = round(self._terms.session_timeout_s * 1000)
         if not topics.is_told:
@@ -358,7 +395,7 @@ class ManagedGroup:
                 protocol=heartbeats.PROTOCOL,
                 rebalance_timeout_ms=max(0, beat.rebalance_timeout_ms),
             )
-            return self._groups.registered(self.name, member, beat.who.member_id, _Client.of(by))
+            return self._groups.registered(self.name, member, beat.who.member_id, client)
         except (InvalidPattern, CannotBeMember) as error:
             raise GroupError(Error.INVALID_REQUEST, str(error)) from None
 
