@@ -206,7 +206,10 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
         missing.append(f"NOT SHOWN: {_groups(groups)}, because {reason}")
     missing += _unserved(directory, silent, GroupKind.CLIENT_ASSIGNED)
     if directory.is_used:
-        missing += _unserved(replace(instances.directory(OFFSETS_TOPIC), unreadable=()), silent, GroupKind.NATIVE)
+        of_brokers = replace(instances.directory(OFFSETS_TOPIC), unreadable=())
+        missing += _unserved(of_brokers, silent, GroupKind.NATIVE)
+        if not of_brokers.leaders:  # unknown where the metadata comes from the brokers
+            missing += _unasked(of_brokers, silent)
     missing += [f"some groups may not be native, because {one}" for one in damaged]
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
 
@@ -322,6 +325,16 @@ def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...], kind: Gr
         yield f"NOT SHOWN: the {kind} groups in {PartitionSet({directory.topic: partitions})}, because {reason}"
     for one in directory.unreadable:
         yield f"unreadable: {one.path}: {one.reason}"
+
+
+def _unasked(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
+    """Yields messages that say why the native groups of some brokers are not shown."""
+    reasons = {one: f"no instance beside broker {one} serves Kafka clients" for one in directory.brokers}
+    for one in directory.addresses.keys() & reasons.keys():
+        del reasons[one]
+    reasons |= {one.broker_id: f"instance {one.broker_id} does not answer: {one.reason}" for one in silent}
+    for broker, reason in sorted(reasons.items()):
+        yield f"NOT SHOWN: the native groups of broker {broker}, because {reason}"
 
 
 def _row(found: ClientGroup) -> GroupRow:

@@ -51,6 +51,8 @@ class InstanceDirectory:
     leaders: Mapping[int, int]
     unreadable: tuple[Unreadable, ...] = ()
     topic: str = TOPIC
+    brokers: tuple[int, ...] = ()
+    """The running brokers."""
 
     @property
     def is_used(self) -> bool:
@@ -82,8 +84,8 @@ def read_instances(store: Store, topic: str = TOPIC) -> InstanceDirectory:
     """Reads the directory from ZooKeeper in two round trips."""
     reading = Reading(store)
     log = f"{layout.broker_topic(topic)}/partitions"
-    instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])
-    instance_ids, partition_ids = numbers(instances), numbers(partitions)
+    listings = [GetChildren(path) for path in (layout.COORDINATORS, log, layout.BROKER_IDS)]
+    instance_ids, partition_ids, brokers = map(numbers, reading.many(listings))
     found = reading.all(
         [GetData(layout.instance(number)) for number in instance_ids]
         + [GetData(layout.partition_state(topic, number)) for number in partition_ids]
@@ -98,7 +100,7 @@ def read_instances(store: Store, topic: str = TOPIC) -> InstanceDirectory:
         for number in partition_ids
         for where in [layout.partition_state(topic, number)]
     }
-    return InstanceDirectory(addresses, leaders, tuple(reading.unreadable), topic)
+    return InstanceDirectory(addresses, leaders, tuple(reading.unreadable), topic, tuple(brokers))
 
 
 def _leader(reading: Reading, where: str, node: object) -> int:

@@ -35,6 +35,7 @@ class Scripted(AskedInstances):
         super().__init__(tree.store, {})
         self.groups, self.errors = groups, errors
         self.silent: set[str] = set()
+        self.brokers: tuple[int, ...] = (1, 2)
         self.of_brokers: dict[int, int] = {}
         """The leaders of the partitions in which the brokers store their groups."""
         self.types: dict[str, str] = {}
@@ -43,7 +44,7 @@ class Scripted(AskedInstances):
 
     def directory(self, topic: str = TOPIC) -> InstanceDirectory:
         leaders = {number: 1 + number % 2 for number in range(50)} if topic == TOPIC else self.of_brokers
-        return InstanceDirectory({1: "h1:1", 2: "h2:1"}, leaders, topic=topic)
+        return InstanceDirectory({1: "h1:1", 2: "h2:1"}, leaders, topic=topic, brokers=self.brokers)
 
     def ask_coordinator(
         self, group: str, conversation: Callable[[Ask], Awaitable[Any]], timeout_s: float = 10.0
@@ -150,6 +151,16 @@ def test_native_groups_that_no_instance_can_ask_about_are_named_by_their_partiti
         "NOT SHOWN: the native groups in __consumer_offsets[1,3], because no instance beside broker 3 serves Kafka"
         " clients",
         "NOT SHOWN: the native groups in __consumer_offsets[2], because the partition has no live leader",
+    )
+
+
+def test_native_groups_of_a_broker_without_an_instance_are_named_although_no_leader_is_known(tree: Tree) -> None:
+    """As where the metadata comes from the brokers, which are asked for the leaders of the groups log alone."""
+    tree.coordinator()
+    instances = Scripted(tree, {1: ["delays"], 2: []}, {})
+    instances.brokers = (1, 2, 3)
+    assert list_client_groups(instances).missing == (
+        "NOT SHOWN: the native groups of broker 3, because no instance beside broker 3 serves Kafka clients",
     )
 
 
