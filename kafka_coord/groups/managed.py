@@ -557,7 +557,7 @@ class ManagedVerbs(GroupVerbs):
         readable = snapshot.observation.members
         protocols = {one: readable[one].protocol if one in readable else None for one in snapshot.registrations}
         alone = _GO_ON_ALONE.get(to)
-        goes_on = alone if set(protocols.values()) == {alone} else "classic"
+        goes_on = alone if alone is not None and set(protocols.values()) == {alone} else "classic"
         others = [one for one, protocol in protocols.items() if protocol != goes_on]
         return Convertible(self.kind, [*snapshot.registrations], others, found.offsets, found.of_earlier_topic)
 
