@@ -38,6 +38,7 @@ from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
 from tests.conftest import _shared_servers, brokers_of_a_run
 from tests.consumer.reading import read
+from tests.coordinator.harness import seen
 from tests.frontends.harness import SocketInstance
 from tests.go_consumer import go_consumer, records_of
 from tests.waiting import eventually
@@ -143,11 +144,12 @@ def login_of(user: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def consumer(guarded: Guarded, store: KazooStore) -> Iterator[Make]:
+def consumer(guarded: Guarded, store: KazooStore, elected: SocketInstance) -> Iterator[Make]:
     """Makes consumers that log in as ``user``, in groups with a short rebalance timeout."""
     made: list[Consumer] = []
 
     def make(group: str, *topics: str, user: str = "reader", **more: Any) -> Consumer:
+        seen(elected.service, topics)
         store.ensure_path(layout.group(group))
         store.set(layout.group(group), fields.dump(GroupSettings(rebalance_timeout_ms=REBALANCE_TIMEOUT_MS).to_json()))
         given = {

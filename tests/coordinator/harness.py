@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka_coord.channel.operations import Registration
@@ -41,6 +41,14 @@ SESSION_MS = 10_000
 
 def open_store(hosts: str, session_timeout_ms: int = SESSION_MS, zk: ZkOptions | None = None) -> Store:
     return connect(hosts, session_timeout_ms=session_timeout_ms, options=zk)
+
+
+def seen(service: CoordinatorService, topics: Iterable[str]) -> None:
+    """Waits until the elected coordinator has seen the topics. To a group that has subscribed before that, they came
+    later, and begin at their beginning."""
+    coordinator = service.coordinator
+    assert coordinator is not None
+    eventually(lambda: coordinator.catalog.names() >= {*topics})
 
 
 class KafkaZnodes:

@@ -20,6 +20,7 @@ from kafka_coord import TopicPartition as Held
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
+from tests.coordinator.harness import seen
 from tests.end_to_end.parties import coordinator
 from tests.waiting import eventually
 from tests.waiting import write as written
@@ -36,8 +37,9 @@ def make(kafka_cluster) -> Iterator[Make]:
     """Makes consumers of one group, on `latest` by default, and closes them."""
     group, made = f"later-{next(_groups)}", []
 
-    def consumer(**given) -> Consumer:
+    def consumer(*, exists: bool = True, **given) -> Consumer:
         arguments = {"zookeeper": kafka_cluster.zookeeper, "group": group, "auto_offset_reset": "latest"} | given
+        seen(service, given.get("topics", ()) if exists else ())
         made.append(Consumer(**arguments))
         return made[-1]
 
@@ -146,7 +148,7 @@ def test_the_first_topic_of_a_group_that_waited_for_it_is_read_from_its_beginnin
     make: Make, make_topic, kafka_cluster, produce, *, named: bool
 ) -> None:
     topic = f"awaited-{next(_groups)}"
-    consumer = make(topics=[topic]) if named else make(include=f"{topic}.*")
+    consumer = make(topics=[topic], exists=False) if named else make(include=f"{topic}.*")
     with closing(connect(kafka_cluster.zookeeper)) as store:  # until the coordinator has recorded the subscription
         path = layout.offsets(consumer.group)
         eventually(lambda: store.exists(path) and store.get(path).data)
