@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.coordinator.steps import Plan, WriteLedgerAndCommands
+from kafka_coord.frontends.kafka.managed.classic import PROTOCOL as CLASSIC
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import (
     NO_OFFSET,
@@ -133,6 +134,8 @@ class InvariantChecker:
         paused."""
         self.said_farewell: set[str] = set()
         """The ids of Kafka clients that have sent a leave. It may be written after the next process has started."""
+        self.joined: set[int] = set()
+        """The incarnations of which Kafka clients have learned."""
         self.expired: set[tuple[str, str, int | None]] = set()
         """The group, consumer and incarnation of each member that a gateway expired."""
         self._heard: dict[str, tuple[int, int]] = {}
@@ -611,6 +614,8 @@ class InvariantChecker:
         member_id = fields.plain(registered.get("resume_key", ""))
         if member_id in self.said_farewell:
             return
+        if registered.get("protocol") == CLASSIC and change.before.czxid not in self.joined:
+            return  # its client may have been gone before it learned its id
         since, last = self._heard.get(member_id, (0, 0))
         if witness.replaces(member_id, fields.plain(registered.get("protocol", ""))):
             return

@@ -305,7 +305,10 @@ class Launcher:
             is_its_own = node is not None and (
                 node.data in GARBAGE or any(_nonce(value) in node.data for value in values)
             )
-            return node.czxid if node is not None and is_its_own else None
+            if node is None or not is_its_own:
+                return None
+            cluster.checker.joined.add(node.czxid)
+            return node.czxid
 
         def registered() -> str | None:
             node = cluster.server.tree.nodes.get(layout.registration(GROUP, identity.consumer))
