@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -370,8 +371,14 @@ def writes_of_an_earlier_epoch_are_refused(open_store: OpenStore) -> None:
     expire(first.store)
     second.wins()
 
+    def is_written() -> bool:
+        with suppress(StoreUnavailable):  # while the first one connects again
+            write_fenced(first.store, old.fence, [[SetData("/consumers/before", b"too late")]])
+            return True
+        return False
+
     with pytest.raises(Fenced):
-        write_fenced(first.store, old.fence, [[SetData("/consumers/before", b"too late")]])
+        eventually(is_written)
 
     assert second.store.get("/consumers/before").data == b""
 
