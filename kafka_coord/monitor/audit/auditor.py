@@ -321,7 +321,7 @@ class Auditor:
                 return
         was = group.ledgers.get(consumer)
         self._context.ledgers_before.setdefault((znode.group, consumer), was)
-        if self._judging and ledger is None:
+        if self._judging and ledger is None and not self._context.in_term:  # else, a conversion removes the group
             self._violations(znode.group, grace_faults(self._context, group, consumer))
         if was is not None and ledger is None and self._context.fence is None:
             group.deleted_by_hand[consumer] = was
