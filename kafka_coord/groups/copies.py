@@ -29,15 +29,15 @@ from kafka_coord.kafka.coordinators import (
     fetch_offsets,
     lists_all_groups,
     refused_offsets,
+    require_no_error,
     told_by,
-    unless_moving,
 )
 from kafka_coord.model import GroupKind, Request, RequestType, TopicPartition
 from kafka_coord.model.histories import offsets_change
 from kafka_coord.model.operations import COORDINATED
 from kafka_coord.model.sequences import parts, some
 from kafka_coord.wire.messages import message
-from kafka_coord.zk.kinds import GroupRecord, read_kinds
+from kafka_coord.zk.kinds import AT_REST, GroupRecord, read_kinds
 from kafka_coord.zk.store import Store
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class KafkaOffsetStore:
             )
             for topic in (await ask("OffsetCommit", _COMMIT, request)).topics:
                 for part in topic.partitions:
-                    _check(part.error_code, f"{topic.name}-{part.partition_index}: ")
+                    require_no_error(part.error_code, f"{topic.name}-{part.partition_index}")
 
         async def write_each(cluster: ClusterClient) -> dict[str, str]:
             coordinators = Coordinators(cluster, told_by(cluster), _ANSWER_S, is_patient=True)
@@ -177,19 +177,14 @@ async def _read(version: int, group: str, ask: Ask) -> GroupPositions:
     described = of_group(
         (await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))).groups, group
     )
-    _check(described.error_code)
+    require_no_error(described.error_code)
     (fetched,) = await fetch_offsets(ask, [group], version, require_stable=version == _FETCH_STABLE)
     code, where = refused_offsets(fetched)
-    _check(code, where and f"{where}: ")
+    require_no_error(code, where)
     positions = {
         tp: CopyPosition(one.committed_offset, one.metadata or "") for tp, one in committed_offsets(fetched).items()
     }
     return GroupPositions(tuple(sorted(member.client_id for member in described.members)), positions)
-
-
-def _check(code: int, where: str = "") -> None:
-    if unless_moving(code, where):
-        raise BrokerError(f"{where}{named(code)}")
 
 
 class ZooKeeperOffsetStore:
@@ -292,7 +287,7 @@ def with_namesakes(store: Store, groups: Sequence[str]) -> list[str]:
     that were taken over, whose namesakes hold nothing but the fence (ADR 60)."""
     managed = {name: GroupRecord(GroupKind.MANAGED) for name in read_cluster(store).groups}
     records = managed | read_kinds(store, groups)
-    found = {one: records.get(one, GroupRecord(GroupKind.NATIVE)) for one in groups}
+    found = {one: records.get(one, AT_REST) for one in groups}
     return [one for one, record in found.items() if record.kind in COORDINATED and not record.fenced]
 
 

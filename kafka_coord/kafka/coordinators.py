@@ -43,6 +43,14 @@ def unless_moving(code: int, where: str = "") -> int:
     return code
 
 
+def require_no_error(code: int, what: str = "") -> None:
+    """Raises :class:`BrokerError` (:class:`Moving` if it soon passes), which says ``what`` failed, if ``code`` is an
+    error."""
+    where = f"{what}: " if what else ""
+    if unless_moving(code, where):
+        raise BrokerError(f"{where}{named(code)}")
+
+
 def told_by(cluster: ClusterClient) -> Find:
     """Returns a look-up of coordinators that asks the brokers."""
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group as Machine
 from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.coordinator.plan.reasons import counted
@@ -36,7 +36,7 @@ from kafka_coord.kafka.coordinators import (
     committed_offsets,
     fetch_offsets,
     refused_offsets,
-    unless_moving,
+    require_no_error,
 )
 from kafka_coord.model import CommittedOffset, GroupKind, Member, TopicPartition
 from kafka_coord.model.names import is_legal
@@ -150,7 +150,7 @@ class Fence:
             rebalance_timeout_ms=round((holds_s or _JOINED_WITHIN_S) * 1000),
         )
         joined = await self._connection.ask("JoinGroup", _JOIN, asked, _JOINED_WITHIN_S)
-        _check(joined.error_code, "the fence cannot join the brokers' group")
+        require_no_error(joined.error_code, "the fence cannot join the brokers' group")
         known = {"group_id": self.group, "group_instance_id": FENCE, "member_id": joined.member_id}
         self._who = known | {"generation_id": joined.generation_id}
         form = message("SyncGroupRequest")
@@ -158,7 +158,7 @@ class Fence:
         named_protocol = {"protocol_type": kind, "protocol_name": joined.protocol_name}
         synced = await self._connection.ask("SyncGroup", _SYNC, form(**self._who, **named_protocol, assignments=(own,)))
         if holds_s is None or synced.error_code != Error.REBALANCE_IN_PROGRESS:
-            _check(synced.error_code, "the fence cannot join the brokers' group")
+            require_no_error(synced.error_code, "the fence cannot join the brokers' group")
 
     @property
     def leaving(self) -> list[tuple[str, str | None]]:
@@ -172,7 +172,7 @@ class Fence:
     async def beat(self) -> None:
         """Raises :class:`BrokerError`, also if it is no member any more."""
         answer = await self._connection.ask("Heartbeat", _BEAT, message("HeartbeatRequest")(**self._who))
-        _check(answer.error_code, "the fence is no member of the brokers' group")
+        require_no_error(answer.error_code, "the fence is no member of the brokers' group")
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Commits offsets to the namesake. Raises :class:`BrokerError`."""
@@ -182,7 +182,7 @@ class Fence:
         for topic in (await self._connection.ask("OffsetCommit", _COMMIT, request)).topics:
             for part in topic.partitions:
                 where = f"{topic.name}-{part.partition_index}"
-                _check(part.error_code, f"{where} cannot be committed to the brokers' group")
+                require_no_error(part.error_code, f"{where} cannot be committed to the brokers' group")
 
     def close(self) -> None:
         if self.joining is not None:
@@ -550,7 +550,7 @@ class Moves:
 
         (answer,) = await fetch_offsets(ask, [name], _FETCH_STABLE, require_stable=True)
         code, where = refused_offsets(answer)
-        _check(code, f"the brokers' offsets cannot be read {where}".rstrip())
+        require_no_error(code, f"the brokers' offsets cannot be read {where}".rstrip())
         return committed_offsets(answer)
 
     async def _remembered(self, name: str, namesake: Namesake, known: Mapping[str, Seen]) -> None:
@@ -821,7 +821,7 @@ class Moves:
         answer = await self._native.ask(node, "OffsetDelete", _DELETE, form(group_id=name, topics=topics))
         codes = [part.error_code for topic in answer.topics for part in topic.partitions]
         for code in (answer.error_code, *codes):
-            _check(code, "old offsets of the brokers' group cannot be deleted")
+            require_no_error(code, "old offsets of the brokers' group cannot be deleted")
 
     async def _released(self, name: str) -> None:
         """Ends a give-back: opens the namesake, and ends the fence once all members are seen there, or once those that
@@ -922,11 +922,6 @@ def _committed(one: CommittedOffset) -> dict[str, Any]:
         "committed_leader_epoch": one.leader_epoch,
         "committed_metadata": one.metadata,
     }
-
-
-def _check(code: int, what: str) -> None:
-    if unless_moving(code, f"{what}: "):
-        raise BrokerError(f"{what}: {named(code)}")
 
 
 def _refuse(error: Error) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
-from kafka_coord.classic_groups.errors import Error, named
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.errors import BrokerError, Fenced, MalformedValue, StoreError
 from kafka_coord.frontends.kafka import answers
@@ -38,7 +38,7 @@ from kafka_coord.kafka.connection import (
     of_group,
     only,
 )
-from kafka_coord.kafka.coordinators import Moving, unless_moving
+from kafka_coord.kafka.coordinators import Moving, require_no_error, unless_moving
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import LOG_PARTITIONS, partition_of
 from kafka_coord.wire.frames import answer_start
@@ -106,6 +106,7 @@ _CONSUMERS = "ConsumerGroupDescribe"
 _DESCRIPTIONS: Mapping[str, Versions] = {"DescribeGroups": (4, 5), _CONSUMERS: (0, 1)}
 _LEAVE, _BEATS = (3, 5), (0, 1)
 _DEAD = "Dead"
+_NOT_REMOVED = "members cannot be removed from the brokers' group"
 _GONE = frozenset({Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID, Error.NONE})
 _ABSENT = frozenset({Error.GROUP_ID_NOT_FOUND, Error.UNSUPPORTED_VERSION})
 _FENCED = frozenset({Error.GROUP_ID_NOT_FOUND, Error.INCONSISTENT_GROUP_PROTOCOL})
@@ -748,8 +749,7 @@ class NativeGroups:
             found = of_group((await self.ask(node, name, versions, request)).groups, group)
             if found.error_code in _ABSENT:
                 return None
-            if unless_moving(found.error_code, "the brokers' group cannot be described: "):
-                raise BrokerError(f"the brokers' group cannot be described: {named(found.error_code)}")
+            require_no_error(found.error_code, "the brokers' group cannot be described")
             if found.group_state != _DEAD:
                 return found
         return None
@@ -764,8 +764,8 @@ class NativeGroups:
             return
         answer = await self.ask(node, "LeaveGroup", _LEAVE, form(group_id=group, members=members))
         for code in (answer.error_code, *(one.error_code for one in answer.members)):
-            if code not in _GONE and unless_moving(code, "members cannot be removed from the brokers' group: "):
-                raise BrokerError(f"members cannot be removed from the brokers' group: {named(code)}")
+            if code not in _GONE:
+                require_no_error(code, _NOT_REMOVED)
 
     async def remove_consumers(self, node: Node, group: str, members: Iterable[Any]) -> None:
         """Removes KIP-848 members from a group of the brokers, as if they left. Raises as :meth:`leave`."""
@@ -774,10 +774,8 @@ class NativeGroups:
         async def remove(one: Any) -> None:
             left = form(group_id=group, member_id=one.member_id, member_epoch=LEAVE, instance_id=one.instance_id)
             code = (await self.ask(node, _BEAT, _BEATS, left)).error_code
-            if code not in _GONE | _ABSENT and unless_moving(
-                code, "members cannot be removed from the brokers' group: "
-            ):
-                raise BrokerError(f"members cannot be removed from the brokers' group: {named(code)}")
+            if code not in _GONE | _ABSENT:
+                require_no_error(code, _NOT_REMOVED)
 
         await asyncio.gather(*map(remove, members))
 

@@ -373,16 +373,19 @@ def begin_adoption(
 
 class Admitted(NamedTuple):
     """A member of another kind of group that becomes a member of a managed one: how its client would register, what
-    it holds, and its process. ``beat`` makes the heartbeat with which its client goes on, from a token and the
-    generation."""
+    it holds, its process, and the ``form`` of the heartbeat with which its client goes on."""
 
     key: tuple[str, str]
     member_id: str
+    is_static: bool
     session_timeout_s: float
     registration: bytes
     held: PartitionSet
     process: str
-    beat: Callable[[object, int], MemberRequest]
+    form: Callable[[object, tuple[str, str], str, bool, int], MemberRequest]
+
+    def beat(self, generation: int, token: object) -> MemberRequest:
+        return self.form(token, self.key, self.member_id, self.is_static, generation)
 
 
 def write_members(

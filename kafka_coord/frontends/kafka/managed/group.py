@@ -44,7 +44,7 @@ from kafka_coord.frontends.kafka.group import (
 from kafka_coord.frontends.kafka.managed import classic, heartbeats
 from kafka_coord.frontends.kafka.managed.administration import Administration, Admitted
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, ConsumerHeartbeat, HeartbeatAnswer
-from kafka_coord.frontends.kafka.managed.member import MemberCommit, MemberRequest
+from kafka_coord.frontends.kafka.managed.member import MemberCommit
 from kafka_coord.frontends.kafka.managed.members import consumer_name
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
@@ -132,10 +132,8 @@ class ManagedGroups:
             found = assignment(one.assignment)
             held = found.assigned_partitions if found is not None else ()
             owned = PartitionSet.of(TopicPartition(part.topic, number) for part in held for number in part.partitions)
-            former = request.key, one.member_id, request.is_static
-            beat = partial(_classic_beat, *former)
-            session_s, process = request.session_timeout_s, process_of(one.member_id)
-            members.append(Admitted(*former[:2], session_s, request.registration, owned, process, beat))
+            former = request.key, one.member_id, request.is_static, request.session_timeout_s, request.registration
+            members.append(Admitted(*former, owned, process_of(one.member_id), classic.Beat))
         return members
 
     def admitted_consumer(self, name: str, one: Any, rebalance_timeout_ms: int) -> Admitted:
@@ -146,10 +144,9 @@ class ManagedGroups:
         told = ConsumerBeat(who, topics, None, None, one.rack_id, rebalance_timeout_ms, "")
         asked, consumer = ManagedGroup(self, name, lambda: None), consumer_name(one.instance_id or one.member_id)
         registration = asked.registration(told, _legal_topics(topics), consumer, _Client(one.client_id, host, "", host))
-        key, is_static = (name, consumer), one.instance_id is not None
+        former = (name, consumer), one.member_id, one.instance_id is not None
         held, process = PartitionSet.of(partitions_of(one)), process_of(one.member_id)
-        beat = partial(_consumer_beat, key, one.member_id, is_static)
-        return Admitted(key, one.member_id, self.terms.session_timeout_s, registration, held, process, beat)
+        return Admitted(*former, self.terms.session_timeout_s, registration, held, process, ConsumerHeartbeat)
 
     async def resume(self, name: str, members: Sequence[Admitted], generation: int) -> None:
         """Returns once the members that were admitted can act as if they had always been members of this group. Gives
@@ -163,24 +160,8 @@ class ManagedGroups:
                 while not consumers.issubset(await self.terms.members(name) or ()):
                     await asyncio.sleep(_ADMITTED_CHECK_S)
                 await asyncio.gather(
-                    *(self.terms.take(name, one.member_id, partial(_beat, one, generation), None) for one in members)
+                    *(self.terms.take(name, one.member_id, partial(one.beat, generation), None) for one in members)
                 )
-
-
-def _beat(member: Admitted, generation: int, token: object) -> MemberRequest:
-    return member.beat(token, generation)
-
-
-def _classic_beat(
-    key: tuple[str, str], member_id: str, is_static: bool, token: object, generation: int
-) -> classic.Beat:
-    return classic.Beat(token, key, member_id, is_static, generation)
-
-
-def _consumer_beat(
-    key: tuple[str, str], member_id: str, is_static: bool, token: object, epoch: int
-) -> ConsumerHeartbeat:
-    return ConsumerHeartbeat(token, key, member_id, is_static, epoch)
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:

@@ -139,7 +139,7 @@ class KafkaMembers:
             if request.is_new:
                 member.deserted = request
                 if member.id is not None:
-                    self._leave(member, request, LEFT)
+                    self._leave_for(member, request)
         for one in list(self._of_group.get(group, {}).values()):
             if one.successor is not None and one.successor.token is token:
                 self._steps_back(one)
@@ -309,7 +309,7 @@ class KafkaMembers:
             error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_repeated else Error.FENCED_INSTANCE_ID
             self.refuse(member.successor, error)
         elif member.id is not None and member.deserted is None:
-            self._leave(member, join, Departure(DepartureKind.REPLACED, by=join.by))
+            self._leave_for(member, join)
         member.successor = join
         for request in (member.waiting, member.changing):
             if request is not None:
@@ -340,8 +340,10 @@ class KafkaMembers:
         if member.id is None:  # the member itself has not been heard in this term
             self.drop(member)
 
-    def _leave(self, member: KafkaMember, join: MemberRequest, departure: Departure) -> None:
-        """Makes a member leave without a request of its own client. One that is static keeps its place."""
+    def _leave_for(self, member: KafkaMember, join: MemberRequest) -> None:
+        """Makes a member leave for its successor, or because its own client is gone. One that is static keeps its
+        place."""
+        departure = LEFT if join is member.deserted else Departure(DepartureKind.REPLACED, by=join.by)
         self.tell(stimuli.LeaveWanted(member.connection, join, {}, departure=departure))
 
     def waits_for_share(self, member: KafkaMember) -> None:
@@ -410,11 +412,9 @@ class KafkaMembers:
 
     def _admitted(self, member: KafkaMember, *, resumed: bool = False) -> None:
         """Handles the request that was waiting for admission. A new member's join stays held until there is news."""
-        successor, deserted = member.successor, member.deserted
-        if successor is not None:
-            self._leave(member, successor, Departure(DepartureKind.REPLACED, by=successor.by))
-        elif deserted is not None:
-            self._leave(member, deserted, LEFT)
+        leaves_for = member.successor or member.deserted
+        if leaves_for is not None:
+            self._leave_for(member, leaves_for)
         elif member.waiting is not None and (resumed or not member.waiting.joins):
             request, member.waiting = member.waiting, None
             self.arrived(request, self.now)
