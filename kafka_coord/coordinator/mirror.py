@@ -220,6 +220,14 @@ class Mirror:
                 self._plain = [*self._plain[-_MOST_PLAIN:], answer]
         self._hear_ids(answer, now)
 
+    def begin(self, topics: Mapping[str, MirroredTopic]) -> None:
+        """Begins with the topics that everybody has read so far, and forgets others: they are of an earlier migration,
+        which was rolled back, or of a beginning that was cut off."""
+        self.topics = dict(topics)
+        for one in topics.values():
+            self.retired.pop(one.topic_id, None)
+        self.touch()
+
     def touch(self) -> None:
         """To be called after a change of :attr:`topics`."""
         self.is_changed = True

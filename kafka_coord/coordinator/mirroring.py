@@ -263,14 +263,8 @@ class MetadataMirror:
                 " old one"
             )
         mirror.copy_live(own.brokers)
-        now = self._store.clock.monotonic()
-        mirror.hear(answer, now)
-        for name, topic in own.topics.items():
-            mirrored = mirror.topics.setdefault(name, topic)
-            if mirrored.topic_id == topic.topic_id:
-                replicas = {**topic.replicas, **mirrored.replicas}
-                mirror.topics[name] = replace(mirrored, czxid=topic.czxid, replicas=replicas)
-        mirror.touch()
+        mirror.begin(own.topics)
+        mirror.hear(answer, self._store.clock.monotonic())
         self._mirror = mirror
         self._write(mirror)
         since = round(self._store.clock.time() * 1000)

@@ -26,7 +26,7 @@ from kafka_coord.zk.root import (
     read_mirror_trouble,
     tell_changed,
 )
-from kafka_coord.zk.store import Create, Op
+from kafka_coord.zk.store import Create, Delete, Op
 from tests.coordinator.electing import TREE, Elected
 from tests.coordinator.mirrored import TWO, Answers, kafkas_own, topic, topic_id, unknown, whole
 from tests.simulation.scheduler import VirtualClock
@@ -493,6 +493,31 @@ def test_the_next_instance_keeps_the_mirror_although_it_sees_no_sign() -> None:
     elected.step(3)
     assert elected.source() is Source.BROKERS
     assert elected.decoded("a").partitions == {0, 1}
+
+
+def test_a_second_migration_begins_with_what_everybody_reads_and_not_with_the_mirror_of_the_first() -> None:
+    """Between a way back and the next migration, topics were deleted, made anew, and grown."""
+    elected = Elected(Answers(whole(topic("a", 1), topic("gone", 2), topic("b", 9))))
+    kafkas_own(elected.store)
+    elected.store.create(layout.MIGRATION)
+    elected.step(2)
+    elected.store.delete(layout.MIGRATION)
+    elected.store.multi([way_back_op(elected.store, "alice@host")])
+    elected.step(2)
+    assert elected.source() is Source.ZOOKEEPER
+    path = f"{layout.BROKER_TOPICS}/a"
+    anew = fields.dump({"version": 3, "topic_id": topic_id(7), "partitions": {"0": [1], "1": [2]}})
+    elected.store.multi((Delete(path), Create(path, anew)))
+    before = elected.decoded("a")
+    elected.answers.listing_now = whole(topic("b", 9))  # the broker that is asked has heard of none of this yet
+    elected.store.set(layout.CONTROLLER, b'{"version":2,"kraftControllerEpoch":3}')
+    elected.step()
+    assert elected.source() is Source.BROKERS
+    assert elected.store.children(layout.BROKER_TOPICS) == ("a", "b")
+    assert elected.decoded("a") == before
+    elected.answers.listing_now = whole(topic("a", 1), topic("b", 9))
+    elected.step(15)
+    assert elected.decoded("a") == before, "an id that was replaced never comes back"
 
 
 def test_a_controller_that_is_away_is_no_sign() -> None:
