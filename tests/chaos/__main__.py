@@ -101,7 +101,8 @@ def run(
     "--per-s", type=click.FloatRange(1.0), default=200.0, show_default=True, help="Records produced per second."
 )
 @click.option("--kills", is_flag=True, help="Kill the elected instance in each phase.")
-def migrate(seed: int, directory: Path | None, per_s: float, kills: bool) -> None:
+@click.option("--back", is_flag=True, help="Roll the migration back before it is finalised, and begin another.")
+def migrate(seed: int, directory: Path | None, per_s: float, kills: bool, back: bool) -> None:
     """Migrate three brokers from ZooKeeper to KRaft and on to Kafka 4 under members of every kind, and judge the result
     like a run of faults.
 
@@ -114,7 +115,7 @@ def migrate(seed: int, directory: Path | None, per_s: float, kills: bool) -> Non
     directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-migration-{seed}-"))
     click.echo(f"seed {seed}, everything is written to {directory}", err=True)
     options = Options(directory, seed=seed, per_s=per_s, clients="mixed")
-    MigrationRun(options, lambda line: click.echo(line, err=True), kills=kills).run()
+    MigrationRun(options, lambda line: click.echo(line, err=True), kills=kills, back=back).run()
     _judge(directory)
 
 

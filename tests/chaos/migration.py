@@ -1,10 +1,11 @@
-"""Migrates the cluster of a run from ZooKeeper to KRaft, and on to Kafka 4, while its members read."""
+"""Migrates the cluster of a run from ZooKeeper to KRaft, and on to Kafka 4 or back again, while its members read."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
+import shutil
 import threading
 import time
 from collections import Counter
@@ -21,6 +22,8 @@ from confluent_kafka.admin import AdminClient
 from kafka_coord.dev.cluster.jars import KAFKA_4
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import Migration, read_migration
+from kafka_coord.zk.root import read_cluster_record
 from tests.chaos.faults import Faults
 from tests.chaos.journal import EventWriter, Group, Kind, Phase
 from tests.chaos.links import Unlinked
@@ -147,16 +150,17 @@ class Step:
 
 
 class MigrationRun(ChaosRun):
-    """Goes through the phases one after another. With ``kills``, the elected instance is killed in each."""
+    """Goes through the phases one after another. With ``kills``, the elected instance is killed in each. With ``back``,
+    the migration is rolled back before it is finalised, and tried again."""
 
     testbed: MigratingTestbed
     faults: Faults
     watch: Watch
     controller: KraftController
 
-    def __init__(self, *arguments: Any, kills: bool) -> None:
+    def __init__(self, *arguments: Any, kills: bool, back: bool) -> None:
         super().__init__(*arguments)
-        self._kills = kills
+        self._kills, self._steps = kills, BACK if back else STEPS
         self._random = random.Random(self._options.seed)
 
     def _cast(self) -> tuple[Part, ...]:
@@ -177,7 +181,7 @@ class MigrationRun(ChaosRun):
         self.faults, self.watch = faults, watch
         self.controller = self.testbed.add_controller()
         self.testbed.add_plain_reader()
-        for number, step in enumerate(STEPS, start=1):
+        for number, step in enumerate(self._steps, start=1):
             target = f"phase:{step.name}"
             faults.note(Kind.MIGRATING, target, Phase.BEGIN)
             time.sleep(_CALM_S)
@@ -221,7 +225,7 @@ class MigrationRun(ChaosRun):
 
     def start_controller(self) -> None:
         self.faults.start(self.testbed.actor("controller:1"))
-        self._awaits(self._comes_from_brokers, "the metadata comes from the brokers")
+        self._awaits(lambda: self._source() == "brokers", "the metadata comes from the brokers")
 
     def restart_controller(self) -> None:
         actor = self.testbed.actor("controller:1")
@@ -233,6 +237,7 @@ class MigrationRun(ChaosRun):
         for broker in self._shuffled():
             broker.controller = self.controller
             self._restart(broker)
+        self._awaits(lambda: read_migration(self.testbed.store) is Migration.RUNNING, "the metadata is copied")
 
     def run_in_kraft_mode(self) -> None:
         for broker in self._shuffled():
@@ -250,6 +255,35 @@ class MigrationRun(ChaosRun):
         for broker in self._shuffled():
             broker.release = KAFKA_4
             self._restart(broker)
+
+    def return_to_zookeeper_mode(self) -> None:
+        """Restarts the brokers in ZooKeeper mode, still with migration enabled."""
+        for broker in self._shuffled():
+            broker.kraft = False
+            self._restart(broker)
+
+    def roll_back(self) -> None:
+        """Takes the controller away, as Kafka's documents say, and restarts the brokers without it."""
+        self.faults.stop(self.testbed.actor("controller:1"))
+        for path in (layout.CONTROLLER, layout.MIGRATION):
+            self.testbed.store.delete(path)
+        for server in (self.controller, *self.testbed.brokers):
+            for old in server.directory.glob("data/__cluster_metadata-0"):
+                shutil.rmtree(old)
+        for broker in self._shuffled():
+            broker.controller = None
+            self._restart(broker)
+
+    def read_kafkas_own(self) -> None:
+        said = self.faults.command("coordinator", "metadata", "zookeeper", "--reason", "the migration was rolled back")
+        if said.exit_code or self._source() != "zookeeper":
+            raise KafkaCoordError(f"no way back: {said.output}")
+
+    def migrate_again(self) -> None:
+        """Begins anew, with a controller that knows nothing."""
+        self.faults.start(self.testbed.actor("controller:1"))
+        self.migrate_brokers()
+        self._awaits(lambda: self._source() == "brokers", "the metadata comes from the brokers again")
 
     def _shuffled(self) -> list[MigratingBroker]:
         brokers = list(self.testbed.brokers)
@@ -270,12 +304,9 @@ class MigrationRun(ChaosRun):
         managed = [part.group for part in self._parts if re.fullmatch(MANAGED, part.group)]
         return all(len(self.testbed.members(group)) == count for group, count in Counter(managed).items())
 
-    def _comes_from_brokers(self) -> bool:
-        found = json.loads(self.testbed.store.get(layout.CLUSTER).data) if self._has_record() else {}
-        return found.get("source") == "brokers"
-
-    def _has_record(self) -> bool:
-        return self.testbed.store.exists(layout.CLUSTER) is not None
+    def _source(self) -> str:
+        found = read_cluster_record(self.testbed.store)
+        return "" if found is None else found.source
 
     # --- what is looked at -------------------------------------------------------------------------------------------
 
@@ -335,4 +366,11 @@ STEPS = (
     Step("KRaft", MigrationRun.run_in_kraft_mode, ("every broker is in KRaft mode", "finalise")),
     Step("finalised", MigrationRun.finalise, ("the migration to KRaft is finalised",)),
     Step("Kafka 4.3", MigrationRun.upgrade, ("the migration to KRaft is finalised",)),
+)
+BACK = (
+    *STEPS[1:4],
+    Step("ZooKeeper mode", MigrationRun.return_to_zookeeper_mode, ("in ZooKeeper mode: 1, 2, 3",)),
+    Step("rolled back", MigrationRun.roll_back, ("coordinator metadata zookeeper",)),
+    Step("Kafka's own znodes", MigrationRun.read_kafkas_own, ("brokers ok",)),
+    Step("copied again", MigrationRun.migrate_again, ("Kafka migrates to KRaft", "restart the brokers in KRaft mode")),
 )

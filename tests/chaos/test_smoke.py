@@ -35,13 +35,16 @@ def test_no_rule_is_broken_in_a_short_chaos_run(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize(("seed", "kills"), [(1, ()), (2, ("--kills",))])
-def test_members_of_every_kind_read_on_while_their_cluster_migrates_to_kafka_4(
-    tmp_path: Path, seed: int, kills: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("seed", "options", "phases"),
+    [(1, (), 6), (2, ("--kills",), 6), (3, ("--back",), 7), (4, ("--back", "--kills"), 7)],
+)
+def test_members_of_every_kind_read_on_while_their_cluster_migrates_to_kafka_4_and_back(
+    tmp_path: Path, seed: int, options: tuple[str, ...], phases: int
 ) -> None:
     exercised = {*EXERCISED, Rule.MIGRATION, Rule.AUDIT, Rule.GROUP_LOG, Rule.TABLE} - EVENT_RULES
-    report = judged(tmp_path, exercised, "migrate", "--seed", str(seed), *kills)
-    assert len(report.phases) == 6
+    report = judged(tmp_path, exercised, "migrate", "--seed", str(seed), *options)
+    assert len(report.phases) == phases
     print("\n".join(table(report.phases)))  # noqa: T201 - the table of docs/migrating.md
 
 

@@ -59,6 +59,11 @@ def test_the_doctor_tells_whether_brokers_are_left_and_whether_the_migration_is_
     assert "every broker is in KRaft mode" in told(), "the controller may be about to write the partition"
     monkeypatch.setattr(brokers, "_WRITTEN_WITHIN_MS", -(10**15))
     assert "is finalised: Kafka's own znodes do not follow (topic flights)" in told()
+    tree.store.delete("/controller")
+    assert told().startswith("the metadata comes from the brokers")
+    tree.put("/brokers/ids/2")
+    assert "the brokers are in ZooKeeper mode" in told()
+    assert "coordinator metadata zookeeper" in told(), "the migration was rolled back"
 
 
 @pytest.mark.long

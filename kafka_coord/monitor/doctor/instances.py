@@ -259,8 +259,7 @@ def check_brokers(store: Store, answering: set[int] | None = None) -> Iterator[F
         yield error(check, what, what_to_do(one.path))
     migration = read_migration(store)
     if record is not None and is_mirrored:
-        left = read_left_behind(store) if migration is Migration.RUNNING else ((), "")
-        yield from _check_mirrored_migration(migration, record, *left)
+        yield from _check_mirrored_migration(migration, record, *read_left_behind(store))
     else:
         yield from _check_migration(migration, any_broker=bool(brokers))
     yield from _check_mirror(store, is_mirrored=is_mirrored)
@@ -329,7 +328,10 @@ def _check_mirrored_migration(
     they lack."""
     check, source = "migration", f"the metadata comes from the brokers ({record.by})"
     if phase is Migration.PREPARED:
-        todo = "restart the brokers with zookeeper.metadata.migration.enable, one after another, if not done yet"
+        todo = (
+            "restart the brokers with zookeeper.metadata.migration.enable, one after another, if not done yet; if it"
+            f" was rolled back, delete {layout.MIGRATION}, and {_GO_BACK}"
+        )
         yield info(check, f"a migration to KRaft is prepared, or was rolled back; {source}", todo)
     elif phase is Migration.RUNNING and lacking:
         what = f"the migration to KRaft is finalised: Kafka's own znodes do not follow (topic {lacking})"
@@ -347,6 +349,8 @@ def _check_mirrored_migration(
             " znodes tell that it is done only once a topic or a partition is new)"
         )
         yield info(check, f"Kafka migrates to KRaft, and every broker is in KRaft mode; {source}", todo)
+    elif in_zookeeper and not record.by.startswith("serve.metadata"):
+        yield info(check, f"the brokers are in ZooKeeper mode, but {source}", _GO_BACK)
     else:
         yield ok(check, source)
 
@@ -367,6 +371,7 @@ def _check_migration(phase: Migration, *, any_broker: bool) -> Iterator[Finding]
         yield error(check, what, _TAKE_OVER)
 
 
+_GO_BACK = "to read Kafka's own znodes again, run kafka-coord coordinator metadata zookeeper"
 _TAKE_OVER = (
     "the elected instance takes the metadata from the brokers, unless serve.metadata is zookeeper; its log says what"
     f" prevents it. If no broker is registered any more, give all instances --bootstrap; {DO_NOT_FINALISE}"
@@ -412,8 +417,7 @@ def check_source(store: Store, cluster: Cluster, snapshots: Mapping[str, GroupSn
         todo = "give all instances the same; until then, each counts as auto"
         yield warning(check, f"the instances have different settings of serve.metadata ({shown})", todo)
     elif is_mirrored and "zookeeper" in settings.values():
-        todo = "to read Kafka's own znodes again, run kafka-coord coordinator metadata zookeeper"
-        yield warning(check, "serve.metadata is zookeeper, but the metadata comes from the brokers", todo)
+        yield warning(check, "serve.metadata is zookeeper, but the metadata comes from the brokers", _GO_BACK)
     asked, found = read_asked_listeners(store) if is_mirrored else None, read_brokers(store)
     if asked is None or found is None:
         return
