@@ -76,6 +76,7 @@ class Asker(Protocol):
     """Asks brokers; see :class:`kafka_coord.kafka.metadata.MetadataAsker`."""
 
     protocol: str
+    unheard: Mapping[int, str]
 
     def listing(self, listener: str, addresses: Sequence[Address], names: Collection[str] | None) -> BrokerAnswer: ...
 
@@ -121,6 +122,8 @@ class MetadataMirror:
         )
         self._described: Set[int] = frozenset()
         """The brokers that were asked for their listeners."""
+        self._unheard: Mapping[int, str] = {}
+        """Those that answered neither the last time nor the time before, and why."""
         self._began_at = store.clock.monotonic()
         self._complaint = ""
         self._troubled_at: float | None = None
@@ -304,7 +307,7 @@ class MetadataMirror:
         if self._let_go is let_go and not mirror.held:
             self._let_go = frozenset()
         changed = self._write(mirror)
-        self._tell_trouble(mirror.why_held() or self._lacking() or self._hidden(), mirror.held)
+        self._tell_trouble(mirror.why_held() or self._lacking() or self._hidden() or self._unreachable(), mirror.held)
         if not hurry or changed:
             return EVERY_S
         self._hurry = hurry[1:]
@@ -337,6 +340,12 @@ class MetadataMirror:
         if not hidden:
             return ""
         return f"the brokers hide {len(hidden)} topics from this instance, or they are being deleted: {hidden[0]}, …"
+
+    def _unreachable(self) -> str:
+        if not self._unheard:
+            return ""
+        broker, why = min(self._unheard.items())
+        return f"this instance cannot reach {len(self._unheard)} brokers that others name: broker {broker} ({why}), …"
 
     def _tell_trouble(self, trouble: str, held: tuple[str, ...] = ()) -> None:
         """Records what lasts, so that ``doctor`` finds it, and removes it once it is over."""
@@ -379,7 +388,9 @@ class MetadataMirror:
             mirror.copy_live(self._read_live())
         if now - self._described_at >= DESCRIBED_EVERY_S or answer.brokers.keys() - self._described:
             self._described_at, self._described = now, answer.brokers.keys()
+            before = self._asking().unheard
             mirror.hear_described(self._asking().described(answer), self._store.clock.monotonic())
+            self._unheard = {one: why for one, why in self._asking().unheard.items() if one in before}
         for listener in (name for name in self._options.bootstrap or {} if name not in {"", answer.listener}):
             try:
                 mirror.hear(self._ask(mirror, own, listener, ()), self._store.clock.monotonic())

@@ -13,7 +13,7 @@ from typing import Any
 from kafka_coord.errors import BrokerError, SettingsError
 from kafka_coord.kafka.authentication import MECHANISMS, broker_security, knows_all
 from kafka_coord.kafka.cluster import Address, ClusterClient
-from kafka_coord.kafka.connection import BrokerConnection, failure, only
+from kafka_coord.kafka.connection import BrokerConnection, RightMissing, failure, only
 from kafka_coord.model import Broker, topic_id_from_bytes, topic_id_to_bytes
 from kafka_coord.model.broker import UNKNOWN_ID, UNKNOWN_TOPIC, AnsweredTopic, BrokerAnswer, NamedBroker
 from kafka_coord.settings import host_and_port
@@ -68,6 +68,8 @@ class MetadataAsker:
         self._last: dict[BrokerConnection, tuple[bytes, BrokerAnswer]] = {}
         """The last listing of each broker."""
         self._topics = _KnownTopics()
+        self.unheard: Mapping[int, str] = {}
+        """Which of the brokers that were last asked for their settings did not answer, and why."""
 
     def close(self) -> None:
         async def end() -> None:
@@ -184,11 +186,14 @@ class MetadataAsker:
         return self._runner.run(self._described(answer))
 
     async def _described(self, answer: BrokerAnswer) -> list[Broker]:
-        asked = [
-            _settings_of(broker, number, answer.brokers[number].host)
-            for number, broker in self._named_in(answer).items()
-        ]
+        named = self._named_in(answer)
+        asked = [_settings_of(broker, number, answer.brokers[number].host) for number, broker in named.items()]
         found = await asyncio.gather(*asked, return_exceptions=True)
+        self.unheard = {
+            number: str(one)
+            for number, one in zip(named, found, strict=True)
+            if isinstance(one, BrokerError) and not isinstance(one, RightMissing)
+        }
         return [one for one in found if isinstance(one, Broker)]
 
 

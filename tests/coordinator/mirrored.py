@@ -42,6 +42,7 @@ class Answers:
         self.listing_now = listing
         self.by_id_now: list[BrokerAnswer] = []
         self.described_now: list[Broker] = []
+        self.unheard: Mapping[int, str] = {}
         self.by_name: dict[str, AnsweredTopic] = {}
         self.asked_at: list[tuple[str, tuple[tuple[str, int], ...]]] = []
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from kafka_coord.coordinator.mirror import AWAY_AFTER_S
+from kafka_coord.coordinator.mirror import AWAY_AFTER_S, DESCRIBED_EVERY_S
 from kafka_coord.coordinator.mirroring import ALL_EVERY_S, FEW_TOPICS, OLD_S, MetadataMirror
 from kafka_coord.model.broker import AnsweredTopic, BrokerAnswer
 from kafka_coord.zk import layout
@@ -125,18 +125,27 @@ def test_a_topic_that_is_too_large_for_a_znode_does_not_stop_the_mirror_of_the_o
     assert read_mirror_trouble(elected.store) is None
 
 
-def test_a_broker_that_only_the_instance_cannot_reach_stays_and_vetoes_nothing() -> None:
+def test_a_broker_that_only_the_instance_cannot_reach_stays_and_vetoes_nothing_and_is_told() -> None:
     """Other brokers name it, so consumers may reach it."""
     three = {**TWO, 3: replace(TWO[1], host="three")}
     elected = Elected(Answers(whole(topic("a", 1), topic("b", 9), brokers=three)))
     elected.step()
     elected.answers.listing_now = whole(topic("b", 9), brokers=three)
     elected.answers.by_id_now = [replace(unknown(teller, 1), brokers=three) for teller in (1, 2)]
+    elected.answers.unheard = {3: "connection refused"}
     elected.step(round(AWAY_AFTER_S) + 5)
     found = read_brokers(elected.store)
     assert found is not None
     assert {one.broker_id for one in found.live} == {1, 2, 3}
     assert elected.store.children(layout.BROKER_TOPICS) == ("b",)
+    assert read_mirror_trouble(elected.store) is None, "it may be starting"
+    elected.step(round(DESCRIBED_EVERY_S + OLD_S))
+    trouble = read_mirror_trouble(elected.store)
+    assert trouble is not None
+    assert "cannot reach 1 brokers that others name: broker 3 (connection refused)" in trouble.reason
+    elected.answers.unheard = {}
+    elected.step(round(DESCRIBED_EVERY_S) + 2)
+    assert read_mirror_trouble(elected.store) is None
 
 
 def test_two_instances_that_see_different_phases_do_not_disagree() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
 from kafka_coord.kafka.connection import NoCommonVersion, newest_common
 from kafka_coord.kafka.metadata import MetadataAsker, bootstraps
 from kafka_coord.model import topic_id_to_bytes
+from kafka_coord.model.broker import NamedBroker
 from kafka_coord.wire.messages import message
 from tests.coordinator.mirrored import topic_id
 from tests.fuzzing.odd_broker import OddBroker, running
@@ -112,6 +115,9 @@ def test_a_brokers_settings_tell_its_other_listeners(
         one.broker_id: {at.name: (at.protocol, at.address) for at in one.listeners} for one in asker.described(told)
     }
     assert found.get(1) == expected
+    away = replace(told, brokers={1: told.brokers[1], 7: NamedBroker("127.0.0.1", free_port())})
+    asker.described(away)
+    assert asker.unheard.keys() == {7}, "a broker that refuses has answered"
     asker.close()
 
 

@@ -27,6 +27,7 @@ class SimulatedBrokers:
     clock: VirtualClock
     always: Truth = field(default_factory=dict)
     protocol: str = "PLAINTEXT"
+    unheard: Mapping[int, str] = field(default_factory=dict)
     history: list[tuple[float, Truth]] = field(default_factory=list)
     lags: dict[int, float] = field(default_factory=lambda: dict.fromkeys(BROKERS, 0.0))
     forgetful: set[int] = field(default_factory=set)
