@@ -283,7 +283,8 @@ class GroupMetadataManager:
             self.missing_right = named(code)
             log.error(
                 "the broker denies this instance a right on the groups log: %s; its Kafka clients get"
-                " COORDINATOR_NOT_AVAILABLE; give the instance's user READ, WRITE and DESCRIBE on the topic %s",
+                " COORDINATOR_NOT_AVAILABLE; give the instance's user READ, WRITE, DESCRIBE and, for a new log, CREATE"
+                " on the topic %s",
                 *(self.missing_right, TOPIC),
                 extra={"event": "right_missing"},
             )

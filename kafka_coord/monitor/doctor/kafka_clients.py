@@ -321,7 +321,8 @@ def _check_rights(store: Store) -> Iterator[Finding]:
             yield error(_CLIENTS, what, "give the instance's user DESCRIBE on all groups")
         elif told is not None:
             what = f"broker {number} denies its instance a right on {TOPIC} ({code}), so its groups cannot commit"
-            yield error(_CLIENTS, what, f"give the instance's user READ, WRITE and DESCRIBE on the topic {TOPIC}")
+            rights = "READ, WRITE, DESCRIBE and, for a new log, CREATE"
+            yield error(_CLIENTS, what, f"give the instance's user {rights} on the topic {TOPIC}")
     for unread in reading.unreadable:
         what = f"{unread.path} cannot be read, so it is unknown which right a broker denies its instance"
         todo = "see that instance's log; a restart of the instance writes the znode again if a right is missing"
