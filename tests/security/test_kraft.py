@@ -294,12 +294,12 @@ def test_a_right_that_is_missing_is_a_finding(secured: Secured) -> None:
 def test_a_right_on_the_groups_log_that_is_missing_at_the_start_is_a_finding(secured: Secured) -> None:
     """Last in this module: the log is made anew."""
     describing, reading, _, creating, *_ = OF_INSTANCE
+    words = f"denies its instance a right on {LOG}", "READ, WRITE, DESCRIBE and, for a new log, CREATE"
     for right in (describing, reading, creating):
         secured.instance.stop()
         if right is creating:
             TopicAdmin(secured.broker.address).delete(LOG)
         with denied(secured, right):
             secured.instance.start()
-            words = f"denies its instance a right on {LOG}", "READ, WRITE, DESCRIBE and, for a new log, CREATE"
             eventually(lambda: all(one in secured.doctor().out for one in words), within_s=60, every_s=1)
         eventually(lambda: secured.doctor().code == 0, within_s=60, every_s=1)
