@@ -10,7 +10,7 @@ import pytest
 
 from kafka_coord.dev.bench.healthy import run as healthy
 from kafka_coord.dev.bench.healthy.lines import warnings_in
-from kafka_coord.dev.bench.healthy.members import MANAGED, every_kind
+from kafka_coord.dev.bench.healthy.members import MANAGED, NATIVE, every_kind
 from kafka_coord.dev.bench.healthy.run import HealthyOptions, bars
 from kafka_coord.dev.demo.options import Kind
 from tests.cli.running import run
@@ -32,13 +32,15 @@ def test_warnings_of_instances_members_and_librdkafka_count() -> None:
     assert list(warnings_in([*bad, *fine])) == bad
 
 
-def test_there_is_a_member_of_every_kind_in_managed_and_in_client_assigned_groups() -> None:
-    members = every_kind(spark=True)
+def test_there_is_a_member_of_every_kind_in_groups_of_every_kind() -> None:
+    members = every_kind(spark=True, kraft=True)
     assert len({one.name for one in members}) == len(members)
     assert {one.kind for one in members} == set(Kind)
     assert {one.socket for one in members if one.kind is Kind.OWN} == {True, False}
-    for managed in (True, False):
-        classic = [one for one in members if one.kind is Kind.CLASSIC and one.group.startswith(MANAGED) is managed]
+    assert Kind.CONSUMER in {one.kind for one in members if one.group.startswith(NATIVE)}
+    beginnings = (MANAGED, NATIVE, ("eager", "cooperative", "static"))
+    for begins in beginnings:
+        classic = [one for one in members if one.kind is Kind.CLASSIC and one.group.startswith(begins)]
         assert {(one.strategy, one.static) for one in classic} == {
             ("range", False),
             ("cooperative-sticky", False),

@@ -527,13 +527,14 @@ def quiet(**given: Any) -> None:
     help="Seconds between two examinations by the doctor. [default: 30]",
 )
 @click.option("--spark/--no-spark", default=None, help="With a Spark query. [default: with one]")
+@click.option("--kraft/--no-kraft", default=None, help="On Kafka 4.3. [default: on Kafka 3.9]")
 @_bench_options
 def healthy(**given: Any) -> None:
     """Count the doctor's findings and the warnings in the logs of a cluster in which nothing is wrong.
 
     The benchmark starts ZooKeeper, three brokers and an instance beside each, and members of every kind: this project's
     consumers over both channels, a Spark query, and stock clients that are eager, cooperative, static or use KIP-848,
-    in managed and in client-assigned groups. While records are written, "kafka-coord doctor --strict" runs again and
+    in managed, client-assigned and native groups. While records are written, "kafka-coord doctor --strict" runs again and
     again. At the end, the lines at WARNING and above in the logs of all instances and members are counted. Both counts
     must be 0; the report has every finding and line.
 

@@ -1,4 +1,4 @@
-"""The members of a healthy cluster: every kind, in managed and in client-assigned groups."""
+"""The members of a healthy cluster: every kind, in groups of every kind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kafka_coord.dev.demo.options import Kind
 from kafka_coord.dev.demo.workforce import MODULES
 
 TOPIC = "healthy"
-MANAGED = "managed"
-"""The managed groups' names begin with this."""
+MANAGED, NATIVE = "managed", "native"
+"""What the names of managed and of native groups begin with."""
 _OWN_SESSION_MS, _STOCK_SESSION_MS = 12_000, 45_000
 _RECORDS_PER_S = 200.0
 
@@ -45,9 +45,9 @@ class Member:
         ]
 
 
-def every_kind(*, spark: bool) -> tuple[Member, ...]:
-    """Returns members of every kind: all kinds together in one managed group, each kind in a group of its own, and the
-    classic kinds in client-assigned groups too."""
+def every_kind(*, spark: bool, kraft: bool = False) -> tuple[Member, ...]:
+    """Returns members of every kind: all kinds together in one managed group, each kind in a group of its own, and what
+    the brokers know in native groups too (with ``kraft``, that includes KIP-848)."""
     together = f"{MANAGED}-together"
     return (
         *_members(together, Kind.OWN),
@@ -62,6 +62,10 @@ def every_kind(*, spark: bool) -> tuple[Member, ...]:
         *_members("eager", Kind.CLASSIC, 2, strategy="range"),
         *_members("cooperative", Kind.CLASSIC, 2),
         *_members("static", Kind.CLASSIC, 2, static=True),
+        *_members(f"{NATIVE}-eager", Kind.CLASSIC, strategy="range"),
+        *_members(f"{NATIVE}-cooperative", Kind.CLASSIC),
+        *_members(f"{NATIVE}-cooperative", Kind.CLASSIC, static=True),
+        *(_members(f"{NATIVE}-kip-848", Kind.CONSUMER) if kraft else ()),
         *(_members(f"{MANAGED}-spark", Kind.SPARK) if spark else ()),
         *(_members(f"{MANAGED}-spark", Kind.OWN) if spark else ()),
     )

@@ -16,12 +16,11 @@ from typing import Any
 
 from kafka_coord.dev.bench.feeding import Feeding
 from kafka_coord.dev.bench.healthy.lines import warnings_in
-from kafka_coord.dev.bench.healthy.members import MANAGED, TOPIC, every_kind
+from kafka_coord.dev.bench.healthy.members import MANAGED, NATIVE, TOPIC, every_kind
 from kafka_coord.dev.bench.report import Bar, BenchOptions, BenchReport, Setup, Table
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.coordinator import serve_command
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
@@ -41,12 +40,14 @@ _VALUES = tuple(f'{{"carrier":"{carrier}","arr_delay":{delay}}}'.encode() for ca
 @dataclass(frozen=True, slots=True)
 class HealthyOptions(BenchOptions):
     """The members work for ``minutes``, while ``records_per_s`` are written, once a second. The doctor examines the
-    cluster every ``every_s`` seconds. Without ``spark``, there is no Spark query."""
+    cluster every ``every_s`` seconds. Without ``spark``, there is no Spark query; with ``kraft``, the brokers run Kafka 4.3.
+    """
 
     minutes: float = 60.0
     every_s: float = 30.0
     records_per_s: int = 60
     spark: bool = True
+    kraft: bool = False
 
 
 SMOKE = HealthyOptions(minutes=0.2, every_s=5.0, spark=False)
@@ -54,7 +55,7 @@ SMOKE = HealthyOptions(minutes=0.2, every_s=5.0, spark=False)
 
 def run_healthy_bench(options: HealthyOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
     """Runs the cluster in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
-    setup = Setup.here(java=find_java().version, kafka=KAFKA_VERSION)
+    setup = Setup.here(java=find_java().version, kafka=KafkaSettings(kraft=options.kraft).kafka_version)
     with _started(directory, options, on_progress) as (cluster, members):
         on_progress(f"{len(members)} members work for {options.minutes:g} minutes")
         found = _examined(cluster, members, options, on_progress)
@@ -72,7 +73,7 @@ def _started(
 
     def serve(broker: Broker) -> Sequence[str]:
         more = ("--listen-channel", channels[broker.broker_id], "--managed-groups", f"{MANAGED}-.*")
-        return [*serve_command(broker), *more]
+        return [*serve_command(broker), *more, "--new-groups", f"native:{NATIVE}-.*"]
 
     with ExitStack() as running:
         cluster = running.enter_context(
@@ -81,7 +82,7 @@ def _started(
                 brokers=_BROKERS,
                 coordinators=True,
                 coordinator_command=serve,
-                kafka_settings=KafkaSettings(replication=_BROKERS, for_instances=True),
+                kafka_settings=KafkaSettings(kraft=options.kraft, replication=_BROKERS, for_instances=True),
                 on_progress=on_progress,
             )
         )
@@ -89,7 +90,7 @@ def _started(
         running.enter_context(Feeding(cluster.bootstrap_servers, TOPIC, options.records_per_s, 1.0, _VALUES))
         at = cluster.directory / "members"
         at.mkdir(exist_ok=True)
-        cast = every_kind(spark=options.spark)
+        cast = every_kind(spark=options.spark, kraft=options.kraft)
         addresses = (cluster.zookeeper, ",".join(channels.values()), cluster.instance_servers)
         members = [ChildProcess(one.name, one.command(at, *addresses), at / f"{one.name}.log") for one in cast]
         running.callback(stop_all, members)
@@ -161,7 +162,7 @@ def _report(
     row = {
         "minutes": round(found["minutes"], 1),
         "examinations": found["examinations"],
-        "members": len(every_kind(spark=options.spark)),
+        "members": len(every_kind(spark=options.spark, kraft=options.kraft)),
         "findings": sum(found["findings"].values()),
         "warnings": len(lines),
     }
