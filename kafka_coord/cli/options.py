@@ -46,8 +46,12 @@ class Name(_NameType):
         return [CompletionItem(name) for name in offering(self._names)(ctx, param, incomplete)]
 
 
+_MOST_BYTES = (1 << 15) - 1
+"""The longest string in Kafka's protocol."""
 GROUP = Name("group", completion.managed_groups)
-ANY_GROUP = Name("group", completion.all_groups, allows=bool)
+ANY_GROUP = Name(
+    "group", completion.all_groups, allows=lambda name: len(name.encode("utf-8", "surrogatepass")) <= _MOST_BYTES
+)
 CONSUMER = Name("consumer", completion.members)
 MEMBER = Name("consumer", completion.members, allows=str.isprintable)
 TOPIC = Name("topic", completion.topics)

@@ -266,6 +266,8 @@ def read_record(record: LogRecord) -> Entry:
         raise BadMessage(f"offset {record.offset}: the record's key is missing or too short")
     (kind,) = _VERSION.unpack_from(key)
     if kind in {0, OFFSET_KEY}:
+        if len(key) < _VERSION.size + _PARTITION.size:
+            raise BadMessage(f"offset {record.offset}: an offset's key is {len(key)} bytes long")
         group, topic = _offset_key_read(key[: -_PARTITION.size])
         (partition,) = _PARTITION.unpack(key[-_PARTITION.size :])
         return OffsetEntry(group, topic, partition, _read_offset(value))

@@ -41,7 +41,7 @@ from kafka_coord.classic_groups.errors import named
 from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.classic_groups.sessions import AttentiveClock
 from kafka_coord.errors import BrokerError, KafkaCoordError, MalformedValue, StoreError, TreeRefused, UnknownVersion
-from kafka_coord.grouplog.records import Claim, claim_record, is_claim, keep_alive_record, read_claim, read_record
+from kafka_coord.grouplog.records import Claim, claim_record, is_claim, keep_alive_record, read_claim
 from kafka_coord.kafka.cluster import PartitionReader
 from kafka_coord.kafka.connection import RIGHTS, BrokerConnection, LeadsNoMore, NotSent, RightMissing, failure, only
 from kafka_coord.model import names
@@ -327,9 +327,10 @@ class LogTerm:
         tree = self._tree
         nonce = secrets.token_hex(8)
         claim = Claim(self.term, self._instance, nonce, tree.tree, tree.generation, self._claimed.epoch)
-        offset = await self._produce_next([claim_record(claim)])
+        written = claim_record(claim)
+        offset = await self._produce_next([written])
         async for batch in self._reader.batches(offset, offset + 1):
-            if [read_record(record) for record in batch.records] == [claim]:
+            if [(record.key, record.value) for record in batch.records] == [(written.key, written.value)]:
                 self._next_offset = offset + 1
                 return offset
         raise TermEnded(f"partition {self.partition}: term {self.term} was claimed by another instance")

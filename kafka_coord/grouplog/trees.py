@@ -219,9 +219,9 @@ async def write_generation(cluster: ClusterClient, store: Store, record: Cluster
             for left in range(_ATTEMPTS, 0, -1):
                 try:
                     await claim_generation(cluster.to(leader), partition, record, claim, now_ms, topic)
-                except (BrokerError, TermEnded, BadVersion):
+                except (BrokerError, TermEnded, BadVersion) as error:
                     if left == 1:
-                        raise
+                        raise BrokerError(f"{error}; is every old instance stopped? Then try again") from error
                     await asyncio.sleep(_AGAIN_S)
                     leader = (await cluster.leaders(topic)).get(partition, leader)
                 else:

@@ -387,7 +387,7 @@ def read_file(file: Path) -> tuple[Backup, str]:
     checksum = hashlib.sha256(body + b"\n").hexdigest()
     try:
         ended = json.loads(last)
-    except ValueError:
+    except (ValueError, RecursionError):
         ended = None
     header, *lines = body.split(b"\n") if body else [last]
     version = fields.load_object(header, where).get("kafka_coord_backup") if body else VERSION
@@ -401,7 +401,10 @@ def read_file(file: Path) -> tuple[Backup, str]:
     for raw in lines:
         line = _FileLine.from_json(fields.load_object(raw, where), where)
         znodes = {path: text.encode() for path, text in line.znodes.items()}
-        znodes |= {path: base64.b64decode(text) for path, text in line.binary.items()}
+        try:
+            znodes |= {path: base64.b64decode(text) for path, text in line.binary.items()}
+        except ValueError as error:
+            raise MalformedValue(where, f"a value is not base64: {error}") from None
         if line.group is None:
             alone = znodes
         else:

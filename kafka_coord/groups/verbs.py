@@ -310,7 +310,7 @@ def dry_pauses(found: Mapping[str, GroupVerbs], *, pauses: bool) -> DryRun:
         if not groups.exists([group])[group]:
             why = "no such group"
         elif (paused := groups.is_paused(group)) is None:
-            why = f"cannot be {verb}, because the members assign the partitions"
+            why = f"cannot be {verb}, because {groups.why_not}"
         elif paused is pauses:
             why = already
         sorts.setdefault(why, []).append(group)

@@ -29,6 +29,7 @@ def one_line(err: str) -> str:
     ("arguments", "code", "said"),
     [
         (("groups", "rebalance", "a/b"), 2, "group name 'a/b' is not legal: use 1 to 249 of"),
+        (("groups", "log", "dump", "--group", "x" * 40_000), 2, "is not legal: use 1 to 249 of"),
         (("groups", "rebalance", ".."), 2, "is not legal"),
         (("groups", "evict", "g", "c\x1b[2J"), 2, "consumer name 'c\\x1b[2J' is not legal"),
         (("--zookeeper", "zk:port", "groups", "list"), 2, "zk:port"),

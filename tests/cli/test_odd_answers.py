@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from unittest import mock
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from kafka_coord.cli.main import cli
 from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog import trees
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.kafka.connection import BrokerConnection, of_group
 from kafka_coord.monitor.dashboard.operating import Operating
@@ -22,7 +25,7 @@ from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
 from tests.cli.running import run
 from tests.fuzzing.odd_broker import KNOWN, OddBroker
-from tests.fuzzing.odd_cluster import ASKING, GROUP, READING
+from tests.fuzzing.odd_cluster import ASKING, EMPTY, GROUP, NOT_TRIED, READING, WRITING
 from tests.fuzzing.odd_files import OF_FILES
 from tests.fuzzing.odd_requests import odd_requests
 from tests.fuzzing.odd_serve import serve_trial
@@ -111,6 +114,41 @@ def test_most_commands_succeed_while_nothing_is_odd() -> None:
             ended[command] = cluster.code
     failed = {command: code for command, code in ended.items() if code}
     assert len(failed) <= 7, failed
+
+
+def test_every_command_is_tried_or_says_why_it_is_not() -> None:
+    def commands(one: click.Command, name: str) -> Iterator[str]:
+        if not isinstance(one, click.Group):
+            yield name
+            return
+        context = click.Context(one)
+        for child in one.list_commands(context):
+            if (found := one.get_command(context, child)) is not None:
+                yield from commands(found, f"{name} {child}".strip())
+
+    tried = [*READING, *ASKING, *WRITING, *OF_FILES]
+    lacking = {
+        name
+        for name in commands(cli, "")
+        if not any(written == name or written.startswith(f"{name} ") for written in tried)
+        and not any(name == one or name.startswith(f"{one} ") for one in NOT_TRIED)
+    }
+    assert not lacking
+
+
+def test_a_restore_says_so_if_the_log_has_another_record_in_the_place_of_its_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It once ended with an unexpected error, because that record cannot be decoded."""
+    monkeypatch.setattr(trees, "_ATTEMPTS", 2)
+    with odd_cluster(Random(1)) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(Random(1), sane=True)
+        at_empty = ("--zookeeper", EMPTY, "--bootstrap", f"127.0.0.1:{cluster.broker.port}")
+        file = str(cluster.folder / "now.backup")
+        assert run("backup", file, zookeeper="127.0.0.1:1").code == 0
+        ran = run("restore", file, *at_empty, "--execute", "--stopped")
+    assert (ran.code, "claimed by another instance; is every old instance stopped?" in ran.err) == (5, True), ran
 
 
 def test_what_is_exported_of_oddly_named_groups_can_be_imported(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subsc
 from kafka_coord.wire.definition import Struct, read_definition
 from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_frame, client_software, peek, read_header
 from kafka_coord.wire.messages import BadMessage, Message, Record, message
+from tests.fuzzing.mutations import Form, spoilt
 from tests.fuzzing.odd_values import TEXTS, make_odd
+from tests.fuzzing.tree_targets import LOGGED, log_record
 
 GROUP = "billing"
 """A group that the broker knows."""
@@ -76,6 +78,7 @@ class OddBroker:
             "ListOffsets": self._log_offsets,
             "Fetch": self._fetched,
             "DescribeConfigs": self._configs,
+            "Produce": self._produced,
         }
 
     def becomes(self, chance: Random, *, sane: bool = False) -> None:
@@ -289,9 +292,21 @@ class OddBroker:
             )
         )
 
+    def _produced(self, request: Any, form: Message) -> Any:
+        topic, part = form.struct("TopicProduceResponse"), form.struct("PartitionProduceResponse")
+        return form(
+            responses=tuple(
+                topic(name=one.name, partition_responses=tuple(part(index=p.index) for p in one.partition_data))
+                for one in request.topic_data
+            )
+        )
+
     def _records(self, at: int) -> bytes:
         """One record, so that whoever waits for the next one need not wait."""
-        batch = encode_batch([LogRecord(None, b"a record")], now_ms=1_700_000_000_000)
+        record = LogRecord(None, b"a record")
+        if not self._calm and self._chance.random() < 0.8:
+            record = log_record(spoilt(self._chance, LOGGED, Form.BINARY)[:10_000])
+        batch = encode_batch([record], now_ms=1_700_000_000_000)
         return at.to_bytes(8, "big") + batch[8:]  # the checksum does not cover the offset
 
     def _configs(self, request: Any, form: Message) -> Any:

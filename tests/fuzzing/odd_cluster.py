@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, get_type_hints
 
 import msgspec
 
+from kafka_coord.classic_groups.sessions import Heard
 from kafka_coord.errors import BrokerError, InvalidName, MalformedValue, NotFound, StoreUnavailable
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.groups.group import encode
 from kafka_coord.groups.lag import LagService
-from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import CoordinatorInfo, GroupKind, Hold, Holds, PartitionSet, TopicOfOffsets
 from kafka_coord.model.codec import dec_hook
+from kafka_coord.model.names import partition_of
 from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS, Route
 from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
 from kafka_coord.monitor.lag_metrics import measure_lags
 from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import GroupRecord, Records, change_kinds
+from kafka_coord.zk.root import ClusterRecord, Source, finish_tree, make_tree
 from kafka_coord.zk.store import Store
 from tests.cli.running import run
 from tests.fuzzing.odd_broker import GROUP as ASKED
 from tests.fuzzing.odd_broker import OddBroker
-from tests.fuzzing.odd_values import odd_json
+from tests.fuzzing.odd_files import odd_data
+from tests.fuzzing.tree_targets import GOLDEN
 from tests.monitor.written import Tree
 
 GROUP = "delays"
@@ -41,9 +46,12 @@ groups settings {g}
 groups match fl.*
 coordinator status
 coordinator history
-coordinator requests
+coordinator requests --all
 channel list
 channel show delays
+groups settings --export
+backup {d}/now.backup
+settings show
 """.strip().splitlines()
 """Commands that read the tree."""
 ASKING = """
@@ -66,6 +74,13 @@ groups import --from-kafka --all --timeout 0.2
 groups export --to-kafka --all --timeout 0.2
 groups convert billing --to managed --timeout 0.2
 groups convert delays --to client-assigned --timeout 0.2
+groups take-over {g}
+groups take-over --all
+groups give-back {g}
+groups give-back --matching fl.*
+topics describe flights
+search l
+restore {d}/tree.backup {empty}
 """.strip().splitlines()
 """Commands that also ask brokers and instances."""
 WRITING = """
@@ -85,14 +100,30 @@ groups import --from-kafka --all --execute --overwrite --timeout 0.2
 groups export --to-kafka {g} --execute --timeout 0.2
 groups convert {g} --to managed --execute --timeout 0.2
 groups convert {g} --to client-assigned --execute --timeout 0.2
+groups take-over {g} --execute --timeout 0.2
+groups give-back {g} --execute --timeout 0.2
+restore {d}/tree.backup {empty} --execute --stopped
+init {empty}
+init --replace 00ff00ff00ff00ff
+coordinator metadata zookeeper --timeout 0.2
+coordinator let-go --execute --timeout 0.2
 coordinator resign --timeout 0.2
-coordinator withdraw request-0000000001
+coordinator withdraw request-0000000000
 """.strip().splitlines()
 """Commands that write."""
 MAY_TAKE_S = 90.0
 """A command that asks 50 leaders one after another may time out several times."""
 _HOSTS = "127.0.0.1:1"
 """Where the doctor finds no server."""
+EMPTY = f"{_HOSTS}/empty"
+"""Where there is no tree yet."""
+_TOPIC_ID = "abcdefghijklmnopqrstuv"
+NOT_TRIED = {
+    **dict.fromkeys(("serve", "dashboard"), "odd_serve and odd_requests"),
+    **dict.fromkeys(("bench", "demo", "dev", "pipeline"), "they run servers of their own, or Spark jobs"),
+    **dict.fromkeys(("completion", "settings operator", "acl identity"), "they read neither a tree nor a broker"),
+}
+"""What is not among the commands, and why. A name stands for everything that begins with it."""
 _TYPED = ("", "{}\n", '{"a": 1e999}\n\n[1]', "\x00\n", "[" * 5_000)
 """What is on the commands' standard input."""
 _UNEXPECTED, _NO_SUCH_OPTION = 1, 2
@@ -106,7 +137,7 @@ def write_tree(tree: Tree, broker: OddBroker, instance: OddBroker) -> None:
     info = CoordinatorInfo(1, 7, "1732060800000", {"http": "127.0.0.1:9", "kafka": f"127.0.0.1:{instance.port}"})
     for path in (layout.COORDINATOR, layout.instance(1)):
         tree.value(path, info.to_json())
-    tree.topic("flights", 2)
+    tree.topic("flights", 2, topic_id=_TOPIC_ID)
     tree.topic(TOPIC, PARTITIONS)
     for number in range(PARTITIONS):
         tree.value(layout.partition_state(TOPIC, number), {"leader": 1, "leader_epoch": 1, "isr": [1]})
@@ -123,8 +154,41 @@ def write_tree(tree: Tree, broker: OddBroker, instance: OddBroker) -> None:
     action = {"kind": "reset-offsets", "by": "a", "at_ms": 1_732_060_800_000, "change": "to-earliest: flights 0: 9 → 0"}
     tree.value(layout.history(GROUP), {"version": 1, "decisions": [decision], "actions": [action]})
     tree.value(layout.paused(GROUP), {"version": 1, "by": "a", "reason": "b", "since_ms": 1_732_060_800_000})
-    tree.value(f"{layout.REQUESTS}/request-0000000001", {"version": 1, "type": "rebalance", "group": GROUP})
-    tree.put(layout.channel(GROUP, "c2"))
+    tree.value(f"{layout.REQUESTS}/request-0000000000", {"version": 1, "type": "rebalance", "group": GROUP})
+    _write_rest(tree)
+
+
+def _with(more: Records, before: Records) -> Records:
+    return {**before, **more}
+
+
+def _write_rest(tree: Tree) -> None:
+    """Writes what only some trees have."""
+    make_tree(tree.store, record := ClusterRecord("00ff00ff00ff00ff", 2, Source.ZOOKEEPER, 1, kafka="odd"))
+    finish_tree(tree.store, record)
+    kinds = {ASKED: GroupKind.CLIENT_ASSIGNED, "orders": GroupKind.NATIVE, GROUP: GroupKind.MANAGED}
+    records = {name: GroupRecord(kind) for name, kind in kinds.items()}
+    records["flown"] = GroupRecord(GroupKind.CLIENT_ASSIGNED, moving="take-over of 1", fenced="a stay")
+    for name, one in records.items():
+        change_kinds(tree.store, partition_of(name), partial(_with, {name: one}))
+    for path, name in {
+        layout.RETENTION: "retention",
+        layout.SUCCESSOR: "successor",
+        layout.HISTORY: "cluster history",
+        layout.offsets(GROUP): "coverage",
+        layout.offset_details(GROUP, "flights", 0): "committed offset with details",
+        layout.refusals(GROUP, "c2"): "refusals",
+        layout.settled(GROUP): "settled",
+        layout.channel(GROUP, "c2"): "departure",
+        layout.channel(GROUP, "c1") + "/start-0000000007": "start",
+    }.items():
+        tree.value(path, GOLDEN[name])
+    tree.value(layout.HEARD, Heard(7, {(GROUP, "c3"): 5, (GROUP, "c4"): None}).to_json())
+    tree.value(layout.log_partition(3), {"version": 1, "term": 4, "broker": 1, "managed_groups": "x|y"})
+    tree.value(layout.missing_right(1), {"version": 1, "error": "TOPIC_AUTHORIZATION_FAILED"})
+    tree.put(layout.topic_offsets(GROUP, "flights"), TopicOfOffsets(_TOPIC_ID, 2).data)
+    tree.put(layout.awaited_end(GROUP, "flights", 1))
+    tree.put(layout.held(GROUP), Holds(40_000, {"c1": Hold(PartitionSet({"flights": [0]}))}).to_bytes())
 
 
 def znodes(tree: Tree) -> list[str]:
@@ -155,24 +219,19 @@ class OddCluster:
 
     def spoil_tree(self, values: int) -> None:
         for path in self.chance.sample(znodes(self.tree), values):
-            before = self.tree.store.get(path)
-            try:
-                data = json.dumps(odd_json(json.loads(before.data), self.chance)).encode()
-            except ValueError:
-                data = self.chance.choice(
-                    [b"", b"\xff\xfe", b"null", b"[]", b"99999999999999999999", self.chance.randbytes(40)]
-                )
+            data = odd_data(self.tree.store.get(path).data, self.chance)
             self.tree.store.set(path, data)
             self.told.append(f"{path}: {data[:2_000]!r}")
 
     def command(self, written: str) -> str:
         """Runs a command. Returns its fault, or ``""``."""
-        group = self.chance.choice((GROUP, ASKED))
+        group = self.chance.choice((GROUP, ASKED, "orders", "flown"))
         began = time.monotonic()
         variables = {"KAFKA_COORD_DEBUG": "1"}
         if written.startswith("acl"):
             variables["KAFKA_COORD_ZOOKEEPER_IDENTITIES"] = str(self.folder / "identities.toml")
-        arguments = written.format(g=group, d=self.folder).split()
+        at_empty = f"-z {EMPTY} --bootstrap 127.0.0.1:{self.broker.port}"
+        arguments = written.format(g=group, d=self.folder, empty=at_empty).split()
         ran = run(*arguments, zookeeper=_HOSTS, stdin=self.chance.choice(_TYPED), **variables)
         self.code, took_s = ran.code, time.monotonic() - began
         if ran.code in {_UNEXPECTED, _NO_SUCH_OPTION} and "Usage:" in ran.err:

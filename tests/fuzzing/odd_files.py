@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from kafka_coord.errors import BadVersion, NoAuth, StoreError
+from kafka_coord.groups.backup import Backup, Znodes, encoded, read_tree
 from kafka_coord.zk.acl import ANYONE, Identity, Permission, grants
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.options import ZkOptions
@@ -94,7 +95,9 @@ class OddAcls(SimulatedStore):
 
 def write_files(folder: Path, tree: Tree, paths: Sequence[str], chance: Random) -> list[str]:
     """Writes the files that the commands read. Returns what is odd about them."""
+    backup = b"".join(encoded(_odd_backup(read_tree(tree.store, ["zk1:2181"], ""), chance)))
     written = {
+        "tree.backup": spoilt(chance, (backup,), Form.TEXT) if chance.random() < 0.3 else backup,
         "records.csv": spoilt(chance, (_CSV,), Form.TEXT),
         "records.jsonl": spoilt(chance, (_JSONL,), Form.TEXT),
         "identities.toml": spoilt(chance, (_IDENTITIES,), Form.TEXT) if chance.random() < 0.3 else _IDENTITIES,
@@ -106,16 +109,31 @@ def write_files(folder: Path, tree: Tree, paths: Sequence[str], chance: Random) 
     return [f"{name}: {data[:1_000]!r}" for name, data in written.items()]
 
 
+def _odd_backup(backup: Backup, chance: Random) -> Backup:
+    """Makes a few values odd, of a file whose checksum is right."""
+
+    def odd(znodes: Znodes) -> Znodes:
+        return {path: odd_data(data, chance) if chance.random() < 0.1 else data for path, data in znodes.items()}
+
+    groups = {name: odd(znodes) for name, znodes in backup.groups.items()}
+    return backup._replace(alone=odd(backup.alone), groups=groups)
+
+
+def odd_data(data: bytes, chance: Random) -> bytes:
+    """Returns the value of a znode as another would have written it."""
+    try:
+        return json.dumps(odd_json(json.loads(data), chance)).encode()
+    except ValueError:
+        return chance.choice([b"", b"\xff\xfe", b"null", b"[]", b"99999999999999999999", chance.randbytes(40)])
+
+
 def _log(tree: Tree, paths: Sequence[str], chance: Random) -> bytes:
     """A log of ZooKeeper that creates, sets and deletes the tree's znodes, with a few odd values."""
     log = b"ZKLG" + struct.pack(">iq", 2, 0)
     for zxid, path in enumerate((*paths, *chance.sample(paths, min(8, len(paths)))), _FIRST):
         data = tree.store.get(path).data
         if data and chance.random() < 0.2:
-            try:
-                data = json.dumps(odd_json(json.loads(data), chance)).encode()
-            except ValueError:
-                data = chance.choice((b"", b"\xff", b"99999999999999999999"))
+            data = odd_data(data, chance)
         kind = _CREATE if zxid < _FIRST + len(paths) else chance.choice((_SET, _DELETE))
         body = _text(path.encode())
         if kind == _CREATE:

@@ -26,6 +26,7 @@ VIEWS = {
     "group": ("delays",),
     "partition": ("delays", "flights", "0"),
     "consumer": ("delays", "__proto__"),
+    "topic": ("flights",),
 }
 """Each view, with the names in its address."""
 _NAMES = ("__proto__", "constructor", "toString", "delays", "flights", "c1", *TEXTS)

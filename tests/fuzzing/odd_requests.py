@@ -17,7 +17,7 @@ from wsgiref.handlers import BaseHandler
 
 from kafka_coord.monitor.dashboard.live import Live
 from kafka_coord.monitor.dashboard.logins import Logins, OperatorsFile
-from kafka_coord.monitor.dashboard.operating import Operating
+from kafka_coord.monitor.dashboard.operating import ACTIONS, OF_MANY, Operating
 from kafka_coord.monitor.dashboard.routes import PREFIX, ROUTES
 from kafka_coord.monitor.dashboard.site import PAGE, Site
 from kafka_coord.monitor.exposition import Exposition, _Server
@@ -26,7 +26,6 @@ from tests.fuzzing.odd_values import odd_json
 from tests.monitor.dashboard.served import operators_file
 
 TOKEN = "a long token"  # noqa: S105
-_ACTIONS = ("pause", "resume", "rebalance", "evict", "settings", "reset-offsets", "delete-offsets", "delete", "")
 _ODD = (
     "", "..", "%", "%00", "%ff", "%ud800", "%0d%0aX: y", "/", "//", "?", "??", "#", "{group}", "\xff", "\x00",
     "a" * 70_000, "http://other/", "*", "%2e%2e%2f", ";", "&&path=", "path=/cluster&" * 20, "\u00e9",
@@ -53,9 +52,8 @@ def odd_request(chance: Random, host: str) -> bytes:
         PAGE,
         f"{PREFIX}/events?path=/cluster",
     ]
-    paths += [f"{PREFIX}/groups/delays/{action}" for action in _ACTIONS] + [
-        f"{PREFIX}/{one}" for one in ("login", "logout", "actions/pause", "actions/resume")
-    ]
+    paths += [f"{PREFIX}/groups/{group}/{action}" for action in (*ACTIONS, "") for group in ("delays", "orders")]
+    paths += [f"{PREFIX}/actions/{action}" for action in OF_MANY] + [f"{PREFIX}/{one}" for one in ("login", "logout")]
     path = chance.choice(paths).replace("{group}", "delays").replace("{topic}", "flights").replace("{partition}", "0")
     is_post = chance.random() < 0.5
     for _ in range(chance.choice((0, 1, 1, 2))):
@@ -72,6 +70,7 @@ def odd_request(chance: Random, host: str) -> bytes:
             "consumers": ["c1"],
         }
         value |= {"groups": ["delays"], "dry_run": True, "confirm": "", "name": "delays", "assignor": "range"}
+        value |= {"to": "native"}
         sent = odd_json(value, chance) if chance.random() < 0.8 else value
         body = json.dumps(sent).encode() if chance.random() < 0.9 else chance.randbytes(30)
         headers += ["Content-Type: application/json", f"Content-Length: {len(body)}", f"Authorization: Bearer {TOKEN}"]

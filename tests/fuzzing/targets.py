@@ -49,6 +49,7 @@ from kafka_coord.zk.brokers import decode_topic
 from kafka_coord.zk.options import parse_connect_string
 from kafka_coord.zk.store import Node, Stat
 from tests.chaos import journal
+from tests.fuzzing import tree_targets
 from tests.fuzzing.mutations import Form
 from tests.fuzzing.target import Target
 
@@ -464,5 +465,5 @@ _PROGRAMS = (
     ),
 )
 
-TARGETS: tuple[Target, ...] = (*_ZNODES, *_WRITTEN, *_SOCKETS, *_PROGRAMS)
+TARGETS: tuple[Target, ...] = (*_ZNODES, *_WRITTEN, *_SOCKETS, *_PROGRAMS, *tree_targets.TARGETS)
 """All targets."""

@@ -19,7 +19,7 @@ import click
 
 from kafka_coord.zk.clock import SystemClock
 from tests.fuzzing.odd_broker import running
-from tests.fuzzing.odd_cluster import ASKING, READING, WRITING, OddCluster, write_tree, znodes
+from tests.fuzzing.odd_cluster import ASKING, EMPTY, READING, WRITING, OddCluster, write_tree, znodes
 from tests.fuzzing.odd_files import OF_FILES, OddAcls, write_files
 from tests.fuzzing.odd_pages import drawn
 from tests.fuzzing.odd_requests import odd_requests
@@ -45,9 +45,10 @@ class _Calm:
 @contextmanager
 def odd_cluster(chance: Random) -> Iterator[OddCluster]:
     """Makes a cluster on a simulated ZooKeeper, which the commands of this process use. Nothing in it is odd yet."""
-    zookeeper = SimulatedZooKeeper()
+    full, empty = SimulatedZooKeeper(), SimulatedZooKeeper()
 
-    def connected(*_: object, **__: object) -> SimulatedStore:
+    def connected(settings: object = None, *_: object, **__: object) -> SimulatedStore:
+        zookeeper = empty if getattr(settings, "hosts", "") == EMPTY else full
         store = OddAcls(zookeeper, SystemClock(), _Calm(), 3_600_000)
         store.connect(zookeeper.replicas[0])
         return store

@@ -534,9 +534,9 @@ def healthy(**given: Any) -> None:
 
     The benchmark starts ZooKeeper, three brokers and an instance beside each, and members of every kind: this project's
     consumers over both channels, a Spark query, and stock clients that are eager, cooperative, static or use KIP-848,
-    in managed, client-assigned and native groups. While records are written, "kafka-coord doctor --strict" runs again and
-    again. At the end, the lines at WARNING and above in the logs of all instances and members are counted. Both counts
-    must be 0; the report has every finding and line.
+    in managed, client-assigned and native groups. While records are written, "kafka-coord doctor --strict" runs again
+    and again. At the end, the lines at WARNING and above in the logs of all instances and members are counted. Both
+    counts must be 0; the report has every finding and line.
 
     \b
     kafka-coord bench healthy

@@ -40,8 +40,8 @@ _VALUES = tuple(f'{{"carrier":"{carrier}","arr_delay":{delay}}}'.encode() for ca
 @dataclass(frozen=True, slots=True)
 class HealthyOptions(BenchOptions):
     """The members work for ``minutes``, while ``records_per_s`` are written, once a second. The doctor examines the
-    cluster every ``every_s`` seconds. Without ``spark``, there is no Spark query; with ``kraft``, the brokers run Kafka 4.3.
-    """
+    cluster every ``every_s`` seconds. Without ``spark``, there is no Spark query. With ``kraft``, the brokers run Kafka
+    4.3."""
 
     minutes: float = 60.0
     every_s: float = 30.0
