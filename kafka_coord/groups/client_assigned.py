@@ -301,6 +301,14 @@ async def _list(ask: Ask, wanted: Sequence[str] | None, chosen: Callable[[str], 
     return _Listed(error_code, described, failed, is_part, others)
 
 
+async def _other_type(ask: Ask, group: str) -> str:
+    """Returns the type of a group that has no committed offsets of consumers, such as a share group, or ``""``."""
+    listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")())
+    types = {one.group_id: one.group_type for one in listed.groups}
+    found = types.get(group, "")
+    return "" if found in _CONSUMERS else found
+
+
 async def _with_consumers(ask: Ask, groups: Sequence[Any]) -> list[Any]:
     """Replaces the groups that DescribeGroups calls dead, but that the brokers coordinate with KIP-848, by what
     ConsumerGroupDescribe says of them. Its groups have no ``protocol_type``."""
@@ -357,6 +365,8 @@ def read_client_group(instances: AskedInstances, group: str) -> ClientGroup:
     async def read(ask: Ask) -> tuple[Any, Any]:
         response = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
         described = of_group(await _with_consumers(ask, response.groups), group)
+        if described.group_state == _DEAD and (other := await _other_type(ask, group)):
+            raise NotFound(f"no group {group!r} of consumers, but one of type {other}: {ONLY_IN_KAFKA}")
         offsets = of_group(await fetch_offsets(ask, [group]), group)
         for code in (described.error_code, offsets.error_code):
             unless_moving(code)

@@ -298,6 +298,8 @@ class SearchDocument(Document, frozen=True):
     topics: list[str]
     left_out: int
     """The number of further groups, consumers and topics."""
+    notes: list[str]
+    """Which groups cannot be shown, and why."""
 
     @classmethod
     def of(
@@ -306,6 +308,8 @@ class SearchDocument(Document, frozen=True):
         groups: Iterable[str],
         topics: Iterable[str],
         members: Mapping[str, Mapping[str, Contact | None]],
+        *,
+        notes: Sequence[str],
         most: int | None = None,
     ) -> Self:
         """Returns the first groups, topics and consumers whose names, hosts or client ids contain ``text``, in any
@@ -321,18 +325,18 @@ class SearchDocument(Document, frozen=True):
         ]
         every: tuple[Sequence[object], ...] = (found_groups, consumers, found_topics)
         left_out = sum(max(0, len(found) - most) for found in every) if most is not None else 0
-        return cls(found_groups[:most], consumers[:most], found_topics[:most], left_out)
+        return cls(found_groups[:most], consumers[:most], found_topics[:most], left_out, list(notes))
 
 
-def search(directory: GroupDirectory, text: str) -> tuple[SearchDocument, Sequence[str]]:
-    """Searches the groups of every kind. Also returns messages about groups that cannot be shown."""
+def search(directory: GroupDirectory, text: str) -> SearchDocument:
+    """Searches the groups of every kind."""
     described, absent = directory.describe((), None, None, None)
     members = {
         one.group: {member.consumer: Contact(member.host or "", member.client or "") for member in one.members}
         for one in described
     }
     notes = list(dict.fromkeys(map(str, absent)))
-    return SearchDocument.of(text, members, read_cluster(directory.store).topics, members), notes
+    return SearchDocument.of(text, members, read_cluster(directory.store).topics, members, notes=notes)
 
 
 class TopicPartitionDocument(Document, frozen=True):
@@ -367,17 +371,18 @@ def read_topic(
     topic: str,
     log_ranges: LogRanges,
     service: LagService,
-    kinds: Mapping[str, GroupKind] | None = None,
+    known: tuple[Mapping[str, GroupKind], Sequence[str]] | None = None,
     unmeasured: int = 0,
 ) -> TopicReadersDocument:
-    """Reads who reads the topic, among the groups in ``kinds`` or, by default, among all. Raises :class:`NotFound`."""
+    """Reads who reads the topic, among the ``known`` groups, which come with messages about those that are missing, or,
+    by default, among all. Raises :class:`NotFound`."""
     cluster = read_cluster(directory.store)
     if topic not in cluster.topics:
         raise NotFound(f"no topic {topic!r}")
-    missing: Sequence[str] = ()
-    if kinds is None:
-        listed, missing = directory.names()
-        kinds = {name: groups.kind for name, groups in listed}  # a managed group comes after one of the same name
+    if known is None:
+        listed, unlisted = directory.names()
+        known = {name: groups.kind for name, groups in listed}, unlisted  # a managed group comes after its namesake
+    kinds, missing = known
     logs, note = log_ranges(PartitionSet({topic: cluster.topics[topic].partitions}))
     found, unknown = directory.offsets(kinds, cluster, lambda _: (logs, ""))
     of_topic = (replace(one, rows=tuple(row for row in one.rows if row.topic == topic)) for one in found)

@@ -149,7 +149,7 @@ def test_who_reads_a_topic_are_groups_of_every_kind_and_the_furthest_behind_in_t
     def offsets(kinds: Mapping[str, GroupKind], *_: Any) -> tuple[list[GroupOffsets], list[str]]:
         return [GroupOffsets(name, kind, there[name][1], 0, {}) for name, kind in kinds.items()], ["odd"]
 
-    names = [(name, SimpleNamespace(kind=kind)) for name, (kind, _) in there.items()], ()
+    names = [(name, SimpleNamespace(kind=kind)) for name, (kind, _) in there.items()], ("NOT SHOWN: a group",)
     directory: Any = SimpleNamespace(store=world.store, offsets=offsets, names=lambda: names)
     found = read_topic(directory, "flights", hundred, LagService())
     assert [(one.group, one.kind, one.lag_s) for one in found.groups] == [
@@ -161,7 +161,10 @@ def test_who_reads_a_topic_are_groups_of_every_kind_and_the_furthest_behind_in_t
     assert [(one.partition, one.start_offset, one.end_offset) for one in found.partitions] == [
         (number, 80, 100) for number in range(4)
     ]
-    assert found.notes == ["odd"]
+    assert found.notes == ["NOT SHOWN: a group", "odd"]
+    known = {"web": GroupKind.CLIENT_ASSIGNED}, ["NOT SHOWN: another"]
+    found = read_topic(directory, "flights", hundred, LagService(), known)
+    assert ([one.group for one in found.groups], found.notes) == (["web"], ["NOT SHOWN: another", "odd"])
     with pytest.raises(NotFound):
         read_topic(directory, "nowhere", hundred, LagService())
 
@@ -175,6 +178,7 @@ def test_a_search_finds_the_hosts_and_client_ids_of_members_of_every_kind_of_gro
         _seen=lambda: SimpleNamespace(topics={"bills": 1, "flights": 2}),
         _all_rows=lambda: dict.fromkeys(consumers),
         lags=SimpleNamespace(consumers=consumers),
+        _missing=["NOT SHOWN: a group"],
     )
     assert [(one.group, one.consumer) for one in Sources.search(sources, "WORKER").consumers] == [("delays", "c1")]
     found = Sources.search(sources, "bill")
@@ -182,4 +186,5 @@ def test_a_search_finds_the_hosts_and_client_ids_of_members_of_every_kind_of_gro
         ("orders", "order-7f", "10.0.0.5", "billing")
     ]
     assert found.topics == ["bills"]
+    assert found.notes == ["NOT SHOWN: a group"]
     assert [one.consumer for one in Sources.search(sources, "c2").consumers] == ["c2"]

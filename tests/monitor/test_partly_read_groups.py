@@ -80,7 +80,8 @@ class Scripted(AskedInstances):
                 return response(cluster_authorized_operations=self.errors.get(("Metadata", "rights"), ALL_RIGHTS))
             if request == "ConsumerGroupDescribe":
                 one = response.struct("DescribedGroup")
-                return response(groups=tuple(one(group_id=name) for name in sent.group_ids))
+                codes = {name: 0 if self.types.get(name) == "consumer" else 69 for name in sent.group_ids}
+                return response(groups=tuple(one(group_id=name, error_code=code) for name, code in codes.items()))
             if request == "DescribeGroups":
                 one = response.struct("DescribedGroup")
                 return response(groups=tuple(self._described(one, name) for name in sent.groups))
@@ -174,6 +175,9 @@ def test_groups_that_have_no_consumers_are_named_with_their_type(tree: Tree) -> 
         "NOT SHOWN: groups shared, spread of type share: see Kafka's own tools",
         "NOT SHOWN: group streamed of type streams: see Kafka's own tools",
     )
+    described, absent = GroupDirectory(instances).describe(["delays", "shared"], None, None, None)
+    assert [one.group for one in described] == ["delays"]
+    assert list(map(str, absent)) == ["no group 'shared' of consumers, but one of type share: see Kafka's own tools"]
 
 
 def test_nobody_is_told_that_a_group_of_kip_848_does_not_exist(tree: Tree) -> None:

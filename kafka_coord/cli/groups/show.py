@@ -438,12 +438,12 @@ def search(text: str, output: Format) -> None:
     kafka-coord search kafka-7.example.org
     """
     with open_groups() as directory:
-        found, absent = find_names(directory, text)
+        found = find_names(directory, text)
     named = {"groups": found.groups, "topics": found.topics}
     sections = [Section(what, columns(what[:-1]), [{what[:-1]: one} for one in names]) for what, names in named.items()]
     consumers = Section("consumers", columns("group consumer host client"), [one.row() for one in found.consumers])
     show(output, found, [*sections, consumers])
-    for sentence in absent:
+    for sentence in found.notes:
         note(sentence)
 
 

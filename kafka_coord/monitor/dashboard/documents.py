@@ -55,7 +55,7 @@ class OverviewDocument(ClusterDocument, frozen=True):
     rebalances: list[tuple[int, int]]
     """[minute in ms since 1970, number of rebalances]."""
     missing: list[str]
-    """Which client-assigned groups are not shown, and why."""
+    """Which groups are not shown, and why."""
 
 
 class TopicDocument(Document, frozen=True):

@@ -227,7 +227,8 @@ class Sources:
         rows, read = self._all_rows(), dict(self.lags.topics)
         kinds = {name: row.kind for name, row in rows.items() if topic in read.get(name, ())}
         unmeasured = self.rows.left + sum(name not in read for name in rows)
-        return read_topic(self._directory, topic, self._logs.read, self._service, kinds, unmeasured)
+        known = kinds, self._missing
+        return read_topic(self._directory, topic, self._logs.read, self._service, known, unmeasured)
 
     def unassigned(self) -> UnassignedDocument:
         """Returns the partitions that no live member owns. Examines at most :data:`MAX_ROWS` groups, those with members
@@ -283,7 +284,7 @@ class Sources:
             lag_since=Time.of(self.lags.since_ms),
             lag_unmeasured=max(0, len(known) - len(self.lags.measured)),
             rebalances=[(minute * 60_000, minutes[minute]) for minute in range(this_minute - 59, this_minute + 1)],
-            missing=list(self._clients.missing if self._clients is not None else ()),
+            missing=list(self._missing),
         )
 
     def _judged(self, row: GroupRow) -> GroupRow:
@@ -309,7 +310,13 @@ class Sources:
 
     def search(self, search: str = "") -> SearchDocument:
         """Returns the first groups, topics and consumers whose names, hosts or client ids contain ``search``."""
-        return SearchDocument.of(search, self._all_rows(), self._seen().topics, self.lags.consumers, _MOST_FOUND)
+        known = self._all_rows(), self._seen().topics, self.lags.consumers
+        return SearchDocument.of(search, *known, notes=self._missing, most=_MOST_FOUND)
+
+    @property
+    def _missing(self) -> Sequence[str]:
+        """Which groups cannot be shown, and why."""
+        return self._clients.missing if self._clients is not None else ()
 
     def _all_rows(self) -> dict[str, GroupRow]:
         """Returns all rows by name. A managed group hides a client-assigned group of the same name."""

@@ -600,6 +600,20 @@ def test_charts_show_the_last_half_hour_and_legends_have_values(chromium: Any) -
     page.context.close()
 
 
+def test_whatever_lists_groups_says_which_are_missing_and_a_native_group_has_no_rebalances_here(chromium: Any) -> None:
+    documents = copy.deepcopy(RECORDING["documents"])
+    documents["/overview"]["missing"] = told = ["NOT SHOWN: the native groups in __consumer_offsets[3]"]
+    documents["/groups/billing"] |= {"kind": "native", "generation": None}
+    documents["/groups/billing/history"] = []
+    page = drawn(chromium, WIDE, documents=documents)
+    for address in ("#/", "#/groups", "#/cluster"):
+        show(page, address)
+        assert page.get_by_text(told[0]).count() == 1, address
+    show(page, "#/groups/billing")
+    assert page.get_by_text("the brokers record none").count() == 1
+    page.context.close()
+
+
 def test_an_address_that_does_not_exist_says_so_in_one_sentence(chromium: Any) -> None:
     page = drawn(chromium, WIDE)
     for address, sentence in (

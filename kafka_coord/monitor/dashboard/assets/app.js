@@ -112,10 +112,10 @@ async function search() {
     ...found.consumers.map((one) => [to(one.consumer, "groups", one.group, "consumers", one.consumer), ["consumer of", one.group, one.client, one.host && `on ${one.host}`].filter(Boolean).join(" ")]),
     ...found.topics.map((one) => [to(one, "topics", one), "topic"]),
   ];
-  hits.replaceChildren(...(links.length
-    ? [...links.map(([link, kind]) => h("li", null, link, h("span", { class: "soft" }, ` ${kind}`))),
-      ...(found.left_out ? [h("li", { class: "soft" }, `and ${found.left_out} more: type more of the name`)] : [])]
-    : [h("li", { class: "soft" }, "no name contains this text")]));
+  const soft = [
+    !links.length && "no name contains this text", found.left_out && `and ${found.left_out} more: type more of the name`, ...found.notes];
+  hits.replaceChildren(...links.map(([link, kind]) => h("li", null, link, h("span", { class: "soft" }, ` ${kind}`))),
+    ...soft.filter(Boolean).map((text) => h("li", { class: "soft" }, text)));
   hits.hidden = false;
   const many = links.length + (found.left_out ?? 0);
   told.textContent = many ? `${many} found: ${links.slice(0, 3).map(([link, kind]) => `${link.textContent}, ${kind}`).join("; ")}` : "no name contains this text";

@@ -118,6 +118,9 @@ const electionsChart = (history) => {
   } });
 };
 
+/** Which groups cannot be shown, and why. Whoever lists groups follows /overview for it. */
+const missing = (known) => (known["/overview"]?.missing ?? []).map((text) => h("p", { class: "soft" }, text));
+
 export function overview() {
   return {
     title: "Overview",
@@ -154,7 +157,7 @@ export function overview() {
           series: [{ name: "rebalances", values: found.rebalances.map(([, many]) => many || null), colour: "--c0" }],
         } })), history && section("Epochs", electionsChart(history))),
         section("Instances", table("Instances", instanceColumns, found.instances), exported("Instances", "/cluster", "instances")),
-        found.missing.map((text) => h("p", { class: "soft" }, text)),
+        missing(known),
       ];
     },
   };
@@ -176,7 +179,7 @@ export function groups() {
     h("button", { type: "button", "aria-pressed": String(wanted[name] === value), onclick: () => { location.hash = address({ [name]: value }); } }, text)));
   return {
     title: "Groups",
-    paths: [here, "/cluster"],
+    paths: [here, "/cluster", "/overview"],
     render(known) {
       const found = known[here];
       const more = found?.length > AT_ONCE;
@@ -194,6 +197,7 @@ export function groups() {
             first > 0 && h("a", { href: address({ skip: first > AT_ONCE ? String(first - AT_ONCE) : "" }) }, "previous"), " ",
             more && h("a", { href: address({ skip: String(first + AT_ONCE) }) }, "next")),
           exported("Groups", all)),
+        missing(known),
       ];
     },
   };
@@ -323,7 +327,8 @@ export function group(name) {
         ], found.offsets), exported("Partitions", here, "offsets")),
         section("Members", table("Members", memberColumns(name), found.members, "no members"), exported("Members", here, "members")),
         section("Rebalances", table("Rebalances", decisionColumns, newestFirst(history),
-          found.kind === "managed" ? "none recorded" : `The groups log records them: kafka-coord groups history ${quoted(name)}`),
+          { managed: "none recorded", native: "the brokers record none" }[found.kind]
+            ?? `The groups log records them: kafka-coord groups history ${quoted(name)}`),
         exported("Rebalances", of("history"))),
         section("Operator actions", table("Operator actions", actionColumns, newestFirst(known[of("actions")]), "none recorded"),
           exported("Operator actions", of("actions"))),
@@ -500,7 +505,7 @@ const unassigned = (found) => section("Unassigned partitions", found ? [
 export function cluster() {
   return {
     title: "Cluster",
-    paths: ["/cluster", "/cluster/unassigned", "/cluster/history", "/cluster/requests", "/cluster/findings", "/topics"],
+    paths: ["/cluster", "/overview", "/cluster/unassigned", "/cluster/history", "/cluster/requests", "/cluster/findings", "/topics"],
     render(known) {
       const [found, history] = [known["/cluster"], known["/cluster/history"]];
       if (!found) return h("p", { class: "soft" }, "Reading…");
@@ -511,6 +516,7 @@ export function cluster() {
           figure(count(found.topics), plural(found.topics, "topic")), figure(count(found.groups), `managed ${plural(found.groups, "group")}`)),
         section("Instances", table("Instances", instanceColumns, found.instances), exported("Instances", "/cluster", "instances")),
         unassigned(known["/cluster/unassigned"]),
+        missing(known),
         section("Waiting requests", table("Waiting requests", [
           ["Request", (row) => row.request], ["Type", (row) => row.type], ["Group", (row) => row.group], ["By", (row) => row.by],
           ["Since", (row) => ago(row.since)], ["Reason", (row) => row.reason]], known["/cluster/requests"] ?? []),
