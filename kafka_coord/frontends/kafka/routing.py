@@ -5,6 +5,8 @@ ApiVersions always advertises this instance's own versions of the requests that 
 and the new leaders in Produce and Fetch (KIP-951) never name a broker whose instance is not running. While every
 instance runs at the address that its broker advertises, these responses pass unchanged.
 
+Versions of these that this instance does not know are not advertised.
+
 With ``--kafka-rewrite``, they contain the instances' addresses instead of the brokers', and ApiVersions omits the
 versions of Produce and Fetch that name leaders: each of these responses would have to be read as a whole.
 """
@@ -39,7 +41,7 @@ LOCAL = {
     42: ("DeleteGroups", Versions(0, 2)),
     47: ("OffsetDelete", Versions(0, 0)),
     25: ("AddOffsetsToTxn", Versions(0, 4)),
-    28: ("TxnOffsetCommit", Versions(0, 4)),
+    28: ("TxnOffsetCommit", Versions(0, 5)),
     68: ("ConsumerGroupHeartbeat", Versions(0, 1)),
     69: ("ConsumerGroupDescribe", Versions(0, 1)),
 }
@@ -59,12 +61,8 @@ _TOPIC_IDS = 10
 """The first version of Metadata with topic ids. Brokers have supported it since 2.8."""
 _LEADER_NOT_AVAILABLE = 5
 _NO_LEADER = -1
-MOST_WITH_REWRITE = {
-    PRODUCE: 9,
-    FETCH: 15,
-    METADATA: message("MetadataResponse").versions.last,
-    DESCRIBE_CLUSTER: message("DescribeClusterResponse").versions.last,
-}
+_WITHOUT_LEADERS = {PRODUCE: 9, FETCH: 15}
+"""The last versions of Produce and Fetch whose responses name no leaders."""
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
@@ -132,19 +130,18 @@ class Patches:
         if naming is None or version < naming.first:
             return None
         known = self._addresses()
-        if not self._rewrites and version not in message(naming.name).versions:
-            return None  # a version that this instance cannot change
         if known is None:
             return None
         return lambda frame, version: _with_instances(naming, frame, version, known)
 
     def _api_versions(self, frame: bytes, version: int) -> bytes:
-        return patch_api_versions(frame, version, MOST_WITH_REWRITE if self._rewrites else None)
+        return patch_api_versions(frame, version, rewrites=self._rewrites)
 
 
-def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
-    """Returns an ApiVersions response in which this instance's ranges replace the broker's, and ``most`` limits the
-    other ranges. Leaves an error response unchanged, because it always has version 0."""
+def patch_api_versions(frame: bytes, version: int, *, rewrites: bool = False) -> bytes:
+    """Returns an ApiVersions response in which this instance's ranges replace the broker's, without the versions of
+    other responses that name brokers and that this instance cannot change or, if it ``rewrites``, does not want to.
+    Leaves an error response unchanged, because it always has version 0."""
     form = message("ApiVersionsResponse")
     start = answer_start(form, version)
     if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
@@ -158,7 +155,8 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
             continue  # the broker is too old for this request, so clients do not expect it
         first = 0 if api_key == 9 else versions.first
         ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
-    for api_key, last in (most or {}).items():
+    most = {api_key: message(naming.name).versions.last for api_key, naming in _NAMING.items()}
+    for api_key, last in (most | (_WITHOUT_LEADERS if rewrites else {})).items():
         if api_key in ranges:
             ranges[api_key].max_version = min(ranges[api_key].max_version, last)
     answer.api_keys = tuple(ranges.values())

@@ -13,7 +13,10 @@ from kafka_coord.frontends.kafka import listener
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
+from kafka_coord.frontends.kafka.routing import PRODUCE, expects_answer
 from kafka_coord.model import GroupKind
+from kafka_coord.wire.frames import RequestHeader, request_frame
+from kafka_coord.wire.messages import message
 
 
 def test_endless_work_begins_again_after_an_unexpected_error(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,3 +106,13 @@ def test_what_was_seen_of_a_native_group_goes_with_its_record() -> None:
         assert list(native._transactional) == ["kept"]
 
     asyncio.run(play())
+
+
+def test_no_answer_is_awaited_to_a_produce_without_acks_in_any_version() -> None:
+    """Otherwise, each later response on the connection would be taken for that of the request before."""
+    form = message("ProduceRequest")
+    for version in form.versions:
+        for acks in (0, 1, -1):
+            frame = request_frame(RequestHeader(PRODUCE, version, 7, "c"), form, form(acks=acks))[4:]
+            assert expects_answer(frame, len(frame)) is (acks != 0), version
+    assert form.versions.last == 13, "as brokers of Kafka 4.3 know them"

@@ -24,12 +24,13 @@ from kafka_coord.frontends.kafka.routing import DESCRIBE_CLUSTER, FETCH, LOCAL, 
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.grouplog.topics import LogTopics
-from kafka_coord.wire.frames import RequestHeader, answer_start
-from kafka_coord.wire.messages import message
+from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_start
+from kafka_coord.wire.messages import BadMessage, message
 from tests.frontends.kafka.callers import NoManagedGroups, NoNativeGroups, OpenCaller
 from tests.frontends.kafka.peer import committing
 
 OWN, OTHER, THIRD = 1, 2, 3
+LIST_OFFSETS = 2
 ADVERTISED = {number: (f"coord-{number}", 9092) for number in (OWN, OTHER, THIRD)}
 EVERYONE = dict(ADVERTISED)
 
@@ -130,7 +131,7 @@ def test_with_rewriting_the_registered_addresses_are_named() -> None:
     assert coordinator(known, THIRD) is None
 
 
-@pytest.mark.parametrize("version", [4, 9])
+@pytest.mark.parametrize("version", [4, 9, 13])
 @pytest.mark.parametrize("rewrites", [False, True])
 def test_metadata_does_not_name_an_instance_whose_session_has_ended(version: int, rewrites: bool) -> None:
     known = instances({OWN: ADVERTISED[OWN], THIRD: ADVERTISED[THIRD]}, rewrites=rewrites)
@@ -144,14 +145,15 @@ def test_metadata_does_not_name_an_instance_whose_session_has_ended(version: int
     ]
 
 
-def test_describe_cluster_does_not_name_an_instance_whose_session_has_ended() -> None:
+@pytest.mark.parametrize("version", [0, 2])
+def test_describe_cluster_does_not_name_an_instance_whose_session_has_ended(version: int) -> None:
     known = instances({OWN: ADVERTISED[OWN], OTHER: ADVERTISED[OTHER]})
     form = message("DescribeClusterResponse")
     of_broker = form.struct("DescribeClusterBroker")
     brokers = tuple(of_broker(broker_id=number, host=host, port=port) for number, (host, port) in ADVERTISED.items())
     for controller, named in ((OTHER, OTHER), (THIRD, -1)):
         answer = form(brokers=brokers, controller_id=controller)
-        found = patched(known, DESCRIBE_CLUSTER, "DescribeClusterResponse", answer, 0)
+        found = patched(known, DESCRIBE_CLUSTER, "DescribeClusterResponse", answer, version)
         assert ([one.broker_id for one in found.brokers], found.controller_id) == ([OWN, OTHER], named)
 
 
@@ -162,10 +164,19 @@ def test_while_every_instance_runs_the_brokers_answers_pass_unchanged() -> None:
     assert instances({}).addresses() is None, "the registrations have not been read yet"
 
 
-def test_a_version_that_cannot_be_changed_passes_unless_addresses_must_be_rewritten() -> None:
-    known = instances({OWN: ADVERTISED[OWN]})
-    assert Patches(known.addresses).get(METADATA, 99) is None
-    assert Patches(known.addresses, rewrites=True).get(METADATA, 99) is not None
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_a_version_that_cannot_be_changed_is_not_advertised(rewrites: bool) -> None:
+    known, form = instances({OWN: ADVERTISED[OWN]}), message("ApiVersionsResponse")
+    entry, named = form.struct("ApiVersion"), {METADATA: 13, DESCRIBE_CLUSTER: 2, PRODUCE: 13, FETCH: 18}
+    broker = form(api_keys=tuple(entry(api_key=key, min_version=0, max_version=99) for key in (*named, LIST_OFFSETS)))
+    told = patched(known, API_VERSIONS, "ApiVersionsResponse", broker, 3, rewrites=rewrites)
+    last = {one.api_key: one.max_version for one in told.api_keys}
+    without_leaders = {PRODUCE: 9, FETCH: 15} if rewrites else {}
+    assert {key: last[key] for key in (*named, LIST_OFFSETS)} == {**named, **without_leaders, LIST_OFFSETS: 99}
+    unknown = Patches(known.addresses, rewrites=rewrites).get(METADATA, 14)
+    assert unknown is not None
+    with pytest.raises(BadMessage):
+        unknown(b"", 14)
 
 
 def test_no_other_answer_is_changed() -> None:
@@ -221,8 +232,8 @@ def fetched() -> Any:
 
 
 LEADING = [
-    *((PRODUCE, "ProduceResponse", produced, version, "partition_responses") for version in (10, 11)),
-    *((FETCH, "FetchResponse", fetched, version, "partitions") for version in (16, 17)),
+    *((PRODUCE, "ProduceResponse", produced, version, "partition_responses") for version in (10, 11, 13)),
+    *((FETCH, "FetchResponse", fetched, version, "partitions") for version in (16, 17, 18)),
 ]
 
 
