@@ -107,7 +107,7 @@ class FetchErrors:
         """
         position = self._partitions.position(holding)
         where = f"offset {position} of {holding.partition} is not in the log"
-        if self._reset is OffsetReset.ERROR:
+        if self._reset is OffsetReset.ERROR and position != NO_OFFSET:
             failure = NoOffset(f"{where} ({error.str()}); auto_offset_reset is 'error': seek() to a valid offset")
             self._partitions.fail(holding, failure)
             return
@@ -117,7 +117,11 @@ class FetchErrors:
             log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
             self._partitions.try_again(holding.partition)  # the next fetch fails in the same way
             return
-        if NO_OFFSET < position < begin:  # retention has overtaken the group; what still exists is read
+        if position == NO_OFFSET:  # its beginning, whatever the reset: retention has moved that since it was listed
+            log.info("fetching partition=%s anew from its beginning, which is now %d", holding.partition, begin)
+            self._partitions.try_again(holding.partition)
+            return
+        if position < begin:  # retention has overtaken the group; what still exists is read
             log.warning(
                 "continuing at the start of the log partition=%s offset=%d: %d unread records are gone",
                 *(holding.partition, begin, begin - position),

@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -38,9 +38,11 @@ from kafka_coord.model import (
     StartFetcher,
     StartPoint,
     StopFetcher,
+    Subscription,
     TopicInfo,
     TopicPartition,
 )
+from kafka_coord.model.offsets import Coverage
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher, WatchEvent, WatchType
 
@@ -215,6 +217,9 @@ class FakeGroups:
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         self.members: dict[str, dict[str, _Joined]] = {}
         self._targets: dict[str, Mapping[str, PartitionSet]] = {}
+        self._covered: dict[str, Coverage] = {}
+        self._first: dict[str, dict[str, int]] = {}
+        """How many partitions each topic had when a subscription of the group first covered it."""
         self._logs = logs
         self._numbers = itertools.count(1)
 
@@ -254,6 +259,7 @@ class FakeGroups:
             with self._logs.changed:
                 partitions = {name: frozenset(range(len(logs))) for name, logs in self._logs.topics.items()}
             chosen = {name: joined.member for name, joined in sorted(members.items())}
+            self._cover(group, [one.subscription for one in chosen.values()], partitions)
             subscribed = {n: tuple(sorted(t for t in partitions if m.subscription.wants(t))) for n, m in chosen.items()}
             topics = {
                 t: TopicInfo(t, partitions[t], t) for t in sorted({t for names in subscribed.values() for t in names})
@@ -264,6 +270,15 @@ class FakeGroups:
             self._targets[group] = target
             self._command(group, members, target)
 
+    def _cover(
+        self, group: str, subscriptions: Sequence[Subscription], partitions: Mapping[str, frozenset[int]]
+    ) -> None:
+        known, first = self._covered.get(group, Coverage()), self._first.setdefault(group, {})
+        for topic in partitions.keys() - first.keys():
+            if any(one.wants(topic) for one in subscriptions):
+                first[topic] = 0 if known.covers(topic) else len(partitions[topic])
+        self._covered[group] = known.with_also(subscriptions)
+
     def _command(self, group: str, members: Mapping[str, _Joined], target: Mapping[str, PartitionSet]) -> None:
         generation = next(self._numbers)
         for name, joined in members.items():
@@ -272,13 +287,18 @@ class FakeGroups:
                 incarnation = joined.registration.incarnation
                 self._send(joined, StopFetcher(generation, 1, incarnation, moving, "they move"))
         held = PartitionSet.union(joined.owned for joined in members.values())
-        stored = self.offsets.setdefault(group, {})
+        stored, first = self.offsets.setdefault(group, {}), self._first[group]
         for name, joined in members.items():
             free = sorted(target[name] - held)
             if free and not joined.awaits(StartFetcher):
                 joined.owned |= PartitionSet.of(free)
                 streams = itertools.cycle(range(stream_count(joined.member.subscription)))
-                starts = {tp: StartPoint(stored.get(tp, NO_OFFSET), next(streams)) for tp in free}
+                starts = {
+                    tp: StartPoint(
+                        stored.get(tp, NO_OFFSET), next(streams), tp not in stored and tp.partition >= first[tp.topic]
+                    )
+                    for tp in free
+                }
                 self._send(
                     joined, StartFetcher(generation, 1, joined.registration.incarnation, starts, "no member holds them")
                 )

@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Until
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafka_coord import AsyncConsumer, Consumer
 from kafka_coord.channel.operations import decode_offset
@@ -36,8 +36,11 @@ class RealCluster:
         self._consumers: list[Consumer[Any, Any]] = []
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Creates a topic."""
-        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(_WAIT_S)
+        """Creates a topic, or adds partitions to it."""
+        if name in self._admin.list_topics(timeout=_WAIT_S).topics:
+            self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(_WAIT_S)
+        else:
+            self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(_WAIT_S)
 
     def produce(
         self,

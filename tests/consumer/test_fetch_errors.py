@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import OFFSET_BEGINNING, KafkaError
 
 from kafka_coord.consumer.fetcher import FetchErrors
 from kafka_coord.consumer.fetchers import KafkaFetchers
@@ -50,6 +50,23 @@ def test_after_an_offset_out_of_range_nothing_that_still_exists_is_skipped_needl
     assert sought == [continues_at]
 
 
+@pytest.mark.parametrize("reset", OffsetReset)
+def test_a_partition_that_starts_at_its_beginning_does_so_also_if_that_has_just_moved(
+    reset: OffsetReset, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that came later, on latest, or after seek("earliest"): retention deletes what was the beginning when librdkafka
+    listed it, before it fetches."""
+    holding, partitions = held(NO_OFFSET)
+    client: Any = SimpleNamespace(bounds_of=lambda _partition: (BEGIN, END))
+    before = holding.serial
+    errors = FetchErrors(partitions, client, reset, lambda _partition, _error: None)
+    errors.handle(holding, KafkaError(KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range"))
+    partitions.raise_failing()
+    assert (holding.position, holding.fetch_from) == (NO_OFFSET, OFFSET_BEGINNING)
+    assert holding.serial > before, "it is fetched anew"
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
 class NoBroker:
     """Fails the test if the broker is asked where the log ends."""
 
@@ -57,11 +74,16 @@ class NoBroker:
         raise AssertionError(f"asked for the bounds of {key}")
 
 
-def after_the_cut(position: int, reset: OffsetReset) -> tuple[HeldPartition, StreamPartitions]:
+def held(position: int) -> tuple[HeldPartition, StreamPartitions]:
     partitions = StreamPartitions(wake=lambda: None, changed=lambda: None)
     holding = HeldPartition(PARTITION, position)
     partitions.hold([holding])
     partitions.begin([PARTITION])
+    return holding, partitions
+
+
+def after_the_cut(position: int, reset: OffsetReset) -> tuple[HeldPartition, StreamPartitions]:
+    holding, partitions = held(position)
     errors = FetchErrors(partitions, NoBroker(), reset, lambda _partition, _error: None)  # type: ignore[arg-type]
     errors.handle(holding, CUT_AT_FIVE)
     return holding, partitions

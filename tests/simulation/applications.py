@@ -143,6 +143,8 @@ class SimulatedFetchers:
         """The leader's epoch of the last batch of each partition. Unknown before the first batch, also after a seek."""
         self._follows: set[HeldPartition] = set()
         """The partitions that must go on at the end of their epoch, because their logs were cut."""
+        self._listed: dict[HeldPartition, int] = {}
+        """Where the log of each partition began when its fetch began. Retention may move that before the first fetch."""
         self._on_course: set[HeldPartition] = set()
         """The partitions of which something was handed out since they began, and since a cut that they could not
         follow. Any other may stand where an offset of before a cut says."""
@@ -189,7 +191,8 @@ class SimulatedFetchers:
             return
         if any(run.holding is holding for run in self._runs._queue):
             return
-        if 0 <= holding.position < self._log.starts.get(partition, 0) or holding.position > end:
+        at = self._listed[holding] if holding.position == NO_OFFSET else holding.position
+        if at < self._log.starts.get(partition, 0) or at > end:
             self._errors.handle(holding, KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
             return
         found = self._log.records(partition, max(holding.position, 0), 2 * most)
@@ -220,6 +223,7 @@ class SimulatedFetchers:
     def try_again(self, partition: TopicPartition) -> None:
         self._runs.drop({partition})
         self._epochs.pop(self.holdings[partition], None)
+        self._listed[self.holdings[partition]] = self._log.starts.get(partition, 0)
         self.holdings[partition].renew()
 
     def seek_back(self, partition: TopicPartition, by: int) -> int | None:
@@ -302,6 +306,7 @@ class SimulatedFetchers:
         for partition in partitions:
             if partition in self.holdings:
                 self.holdings[partition].begun = True
+                self._listed[self.holdings[partition]] = self._log.starts.get(partition, 0)
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

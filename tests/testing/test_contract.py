@@ -142,6 +142,21 @@ def test_where_a_consumer_begins_without_a_usable_committed_offset(cluster: Clus
         assert [record.value for record in read(consumer, 1)] == [b"new"]
 
 
+def test_on_latest_what_came_later_begins_at_its_beginning(cluster: Cluster, topic: str, fill: Fill) -> None:
+    """What existed when the group first subscribed to it begins at its end."""
+    fill(3)
+    another = f"{topic}-later"
+    with opened(cluster, topic, topics=[topic, another], auto_offset_reset="latest") as consumer:
+        held(consumer, 2)
+        eventually(lambda: None not in consumer.committed().values())
+        cluster.create_topic(another)
+        cluster.produce(another, b"first")
+        assert [record.value for record in read(consumer, 1)] == [b"first"]
+        cluster.create_topic(topic, 3)
+        cluster.produce(topic, b"second", partition=2)
+        assert [record.value for record in read(consumer, 1)] == [b"second"]
+
+
 def test_positions_and_the_log(cluster: Cluster, topic: str) -> None:
     began = datetime(2026, 1, 1, tzinfo=UTC)
     for minute in range(4):
