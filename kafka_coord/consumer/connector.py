@@ -239,7 +239,8 @@ class Connector:
         if registration is None:
             return self._join(now)
         if self._store.session.state is not SessionState.CONNECTED:
-            return now + _RETRY_S if self.waits else self.hands_out_until()
+            until = self.hands_out_until()
+            return until if until > now else now + _RETRY_S
         if self._registration_changed and not self._still_registered(registration):
             self._evicted = self._store.session.session_id == registration.session_id
             self._lose("its registration was deleted, because the coordinator or an operator evicted it")

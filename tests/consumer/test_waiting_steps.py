@@ -15,6 +15,10 @@ _LEASE_S = 5.0
 STOP = CommandId(12, CommandType.STOP_FETCHER, "stop-0000000012")
 
 
+def _no_answer(_watcher: object = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
+    raise StoreUnavailable("no answer")
+
+
 @pytest.fixture
 def member() -> Member:
     """A member that holds a partition, has records in hand, and whose lease ends after a while."""
@@ -62,6 +66,32 @@ def test_while_it_waits_it_does_not_step_in_a_busy_loop(member: Member):
     due = member.connector.step()
     assert due is not None
     assert due >= member.clock.monotonic() + 0.1
+
+
+def test_it_does_not_either_if_zookeeper_falls_silent_before_it_has_listed_its_channel():
+    member = Member()
+    member.channel.outstanding = _no_answer  # type: ignore[method-assign]
+    member.session.lease = member.clock.monotonic() + _LEASE_S
+    member.connector.step()
+    assert member.connector.registration is not None
+    member.session.state = SessionState.SUSPENDED
+    due = member.connector.step()
+    assert due is not None
+    assert due >= member.clock.monotonic() + 0.1
+    assert not member.connector.waits
+
+
+def test_a_subscription_that_changes_while_it_waits_is_registered_afterwards(member: Member):
+    silence(member, _LEASE_S + 1)
+    member.connector.register_again()
+    silence(member, 1)
+    assert member.channel.registrations == 1
+    member.application.finish()
+    answers(member)
+    for _ in range(3):
+        member.connector.step()
+    assert (member.channel.registrations, member.connector.counters.losses) == (2, 0)
+    assert member.channel.committed_offsets == [{PARTITION: 10}]
 
 
 def test_while_it_waits_no_commit_is_done(member: Member):

@@ -125,3 +125,16 @@ start i1 4 0  -> c1: 4 cooperative-sticky
 m1 joins  -> waits
 start m1 3 0  -> m1: 3 cooperative-sticky
 m1 beats join  -> m1: UNRELEASED_INSTANCE_ID
+
+= of clients that come and go under both protocols the last takes the place
+has c1 0 instance=i1
+k1 beats join instance=i1  -> i1 writes: leaves (replaced); waits
+# the former instance came back, and was sent forward again, before ZooKeeper had answered
+c2 joins new instance=i1  -> k1: FENCED_INSTANCE_ID; waits
+k2 beats join instance=i1  -> c2: FENCED_INSTANCE_ID; waits
+c1 pings 3 instance=i1  -> c1: FENCED_INSTANCE_ID
+k1 beats join instance=i1  -> k1: UNRELEASED_INSTANCE_ID
+stored
+start i1 4 0  -> k2: 4 [0]
+k1 beats 3 instance=i1  -> k1: FENCED_INSTANCE_ID
+c2 joins instance=i1  -> c2: FENCED_INSTANCE_ID
