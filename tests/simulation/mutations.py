@@ -130,18 +130,6 @@ def _overtaken_group_begins_at_the_end() -> Patch:
     return FetchErrors, "_out_of_range", out_of_range
 
 
-def _moved_beginning_counts_as_cut() -> Patch:
-    original = FetchErrors._out_of_range
-
-    def out_of_range(self: Any, holding: HeldPartition, error: KafkaError) -> None:
-        if holding.position == NO_OFFSET and self._reset is OffsetReset.LATEST:
-            self._partitions.seek(holding, self._client.bounds_of(holding.partition)[1])
-        else:
-            original(self, holding, error)
-
-    return FetchErrors, "_out_of_range", out_of_range
-
-
 def _full_sessions_in_each_term() -> Patch:
     return HeardNote, "session_left_s", lambda _self, _member, options: options.session_timeout_s
 
@@ -460,7 +448,6 @@ MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "a marker is passed before the record before it is handed out": _marker_passed_too_early,
     "the last marker of a log is never passed": _marker_never_passed,
     "a group that retention has overtaken goes on where a new one begins": _overtaken_group_begins_at_the_end,
-    "a partition whose beginning has just gone begins at its end": _moved_beginning_counts_as_cut,
     "dead socket members get full sessions": _full_sessions_in_each_term,
     "a position in a cut log is out of range": _cut_log_is_out_of_range,
     "a cut log is not noticed": _cut_log_is_not_noticed,
@@ -510,7 +497,6 @@ TELLING = {
     "a marker is passed before the record before it is handed out": frozenset({MARKERS, "grow"}),
     "the last marker of a log is never passed": frozenset({MARKERS, "grow"}),
     "a group that retention has overtaken goes on where a new one begins": frozenset({RETENTION, "grow"}),
-    "a partition whose beginning has just gone begins at its end": frozenset({RETENTION, "grow"}),
     "dead socket members get full sessions": frozenset({DEAD_MEMBER}),
     "a position in a cut log is out of range": frozenset({CUT_LOG, "grow"}),
     "a cut log is not noticed": frozenset({CUT_LOG, "grow"}),
