@@ -54,8 +54,8 @@ def test_after_an_offset_out_of_range_nothing_that_still_exists_is_skipped_needl
 def test_a_partition_that_starts_at_its_beginning_does_so_also_if_that_has_just_moved(
     reset: OffsetReset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that came later, on latest, or after seek("earliest"): retention deletes what was the beginning when librdkafka
-    listed it, before it fetches."""
+    """One that came later, on latest, or after seek("earliest"): retention deletes what was the beginning when it was
+    listed, before the first fetch."""
     holding, partitions = held(NO_OFFSET)
     client: Any = SimpleNamespace(bounds_of=lambda _partition: (BEGIN, END))
     before = holding.serial

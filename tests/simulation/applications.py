@@ -144,7 +144,7 @@ class SimulatedFetchers:
         self._follows: set[HeldPartition] = set()
         """The partitions that must go on at the end of their epoch, because their logs were cut."""
         self._listed: dict[HeldPartition, int] = {}
-        """Where the log of each partition began when its fetch began. Retention may move that before the first fetch."""
+        """Where the log of each partition began when its fetch began. Retention may move that before a record comes."""
         self._on_course: set[HeldPartition] = set()
         """The partitions of which something was handed out since they began, and since a cut that they could not
         follow. Any other may stand where an offset of before a cut says."""
