@@ -282,6 +282,11 @@ class GroupDirectory:
         self.of(to).converted(group, acting)
         return AnswerDocument.of(answer)
 
+    def returning(self, groups: Collection[str]) -> Sequence[str]:
+        """Returns the groups that were given back, and whose members have not all rejoined yet."""
+        records = read_kinds(self.store, groups) if groups else {}
+        return sorted(name for name, one in records.items() if one.is_returning)
+
 
 class FoundConsumerDocument(Document, frozen=True):
     group: str

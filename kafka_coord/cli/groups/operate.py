@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from msgspec import structs
 
 from kafka_coord.cli import completion
 from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.failures import Stopping, stopping_at_signals
 from kafka_coord.cli.opening import open_cluster, open_groups
 from kafka_coord.cli.options import (
     ANY_GROUP,
@@ -31,7 +34,8 @@ from kafka_coord.cli.options import (
 )
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.coordinator.plan.reasons import counted
-from kafka_coord.errors import MalformedValue, NotFound, RequestRefused, SettingsError
+from kafka_coord.errors import BrokerError, MalformedValue, NotFound, RequestRefused, SettingsError, Timeout
+from kafka_coord.groups.client_assigned import ONLY_IN_KAFKA
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.directory import GroupDirectory
 from kafka_coord.groups.offsets import parse_scope
@@ -444,19 +448,26 @@ def _set_pauses(targets: tuple[str, ...], *, pauses: bool, dry_run: bool, reason
     return True
 
 
-def _each(targets: Sequence[str], act: Callable[[str], object]) -> None:
-    """Acts on each of several groups, also if it is refused for some. Then raises :class:`RequestRefused`."""
-    problems = {}
-    for target in targets:
+def _each(
+    targets: Sequence[str], act: Callable[[str], object], is_stopping: Callable[[], bool] = lambda: False
+) -> None:
+    """Acts on each of several groups, also if it is refused for some, and says at once why. Then raises
+    :class:`RequestRefused`, which names them. Once it ``is_stopping``, leaves out the rest, and says how many."""
+    refused: list[str] = []
+    for at, target in enumerate(targets):
+        if is_stopping():
+            note(f"stopped after {at} of {counted(len(targets), 'group')}; run the command again for the rest")
+            break
         try:
             act(target)
-        except (RequestRefused, NotFound) as error:
+        except (RequestRefused, NotFound, Timeout, BrokerError) as error:
             if len(targets) == 1:
                 raise
-            problems[target] = str(error)
-    if problems:
-        reasons = "; ".join(f"group {target}: {problem}" for target, problem in problems.items())
-        raise RequestRefused(f"{counted(len(problems), 'group')} of {len(targets)} refused: {reasons}")
+            whose = "" if target in str(error) else f"group {target}: "
+            note(f"{at + 1} of {len(targets)}: {whose}{error}")
+            refused.append(target)
+    if refused:
+        raise RequestRefused(f"{counted(len(refused), 'group')} of {len(targets)} refused: {', '.join(refused)}")
 
 
 def _named(targets: tuple[str, ...]) -> str:
@@ -466,6 +477,7 @@ def _named(targets: tuple[str, ...]) -> str:
 
 
 _COLUMNS = columns("group topic #partition #offset verdict")
+_LOOK_AGAIN_S = 0.25
 _MOVES, _GONE = "moves", "does not move, because the topic was deleted or recreated"
 
 
@@ -533,6 +545,26 @@ def _rows(group: str, found: Convertible) -> list[dict[str, Any]]:
     ]
 
 
+def _say_stopping(_number: signal.Signals) -> None:
+    note("stopping after this group; a second signal stops at once, and the group moves all the same")
+
+
+def _await_returned(directory: GroupDirectory, moved: Sequence[str], timeout_s: float, stopping: Stopping) -> None:
+    """Waits until the members of the groups that were given back are all at the brokers. Raises :class:`Timeout`."""
+    began = time.monotonic()
+    returning = directory.returning(moved)
+    if returning:
+        note(f"waiting until the members of {counted(len(returning), 'group')} have rejoined; do not stop an instance")
+    while returning and not stopping.requested():
+        if time.monotonic() > began + timeout_s:
+            raise Timeout(
+                f"not all members have rejoined after {timeout_s:g} s in {counted(len(returning), 'group')}"
+                f" ({', '.join(returning)}); do not stop an instance before they have, or their sessions have ended"
+            )
+        time.sleep(_LOOK_AGAIN_S)
+        returning = directory.returning(returning)
+
+
 def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -> click.Command:
     """Returns a command that moves groups of some kinds to another while they run."""
 
@@ -555,11 +587,16 @@ def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -
     ) -> None:
         if sum(map(bool, (groups, matching, everywhere))) != 1:
             raise SettingsError("name groups, or give --matching, or --all")
-        with open_groups() as directory:
-            names, kind = list(dict.fromkeys(groups)), GroupKind.MANAGED if managed else to
+        with open_groups() as directory, stopping_at_signals(_say_stopping) as stopping:
+            names, kind, unlisted = list(dict.fromkeys(groups)), GroupKind.MANAGED if managed else to, list[str]()
             if not groups:
                 fits = group_pattern(matching or ".*", "--matching").fits
-                names = [one for source in sources for one in directory.of(source).names()[0] if fits(one)]
+                found = [directory.of(source).names() for source in sources]
+                names = list(dict.fromkeys(one for theirs, _ in found for one in theirs if fits(one)))
+                unlisted = list(dict.fromkeys(one for _, missing in found for one in missing))
+            for problem in unlisted:
+                note(problem)
+            moved: list[str] = []
 
             def act(group: str) -> None:
                 if not execute:
@@ -568,10 +605,18 @@ def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -
                 answer = directory.convert(group, kind, acting(reason, timeout_s))
                 at = f"{names.index(group) + 1} of {len(names)}: " if len(names) > 1 else ""
                 click.echo(f"{at}{answer.result}: {answer.message}")
+                moved.append(group)
 
-            _each(names, act)
-        if not execute:
-            note(f"nothing was changed; --execute makes {counted(len(names), 'group')} {kind}")
+            try:
+                _each(names, act, stopping.requested)
+            finally:
+                _await_returned(directory, moved, timeout_s, stopping)
+            if not execute:
+                note(f"nothing was changed; --execute makes {counted(len(names), 'group')} {kind}")
+            if any(not one.endswith(ONLY_IN_KAFKA) for one in unlisted):
+                raise RequestRefused("not all groups could be listed; run the command again")
+        if stopping.requested():
+            raise click.Abort
 
     return move
 
@@ -599,8 +644,9 @@ give_back = _moving(
     GroupKind.NATIVE,
     """Give groups back to the brokers, while they run.
 
-    The members rejoin, and the brokers hand out no partition before all of them are back. A managed group becomes
-    client-assigned first (see `convert`), unless all its members use KIP-848, which needs Kafka 4.
+    The members rejoin, and the brokers hand out no partition before all of them are back. The command waits for that:
+    do not stop an instance before. A managed group becomes client-assigned first (see `convert`), unless all its
+    members use KIP-848, which needs Kafka 4.
 
     \b
     kafka-coord groups give-back delays --execute

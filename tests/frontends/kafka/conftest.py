@@ -24,6 +24,7 @@ from kafka_coord.groups.requests import ask
 from kafka_coord.model import GroupKind, Process, Request, RequestType
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
+from kafka_coord.zk.kinds import read_kinds
 from kafka_coord.zk.store import Store
 from tests.cli.running import Run, run
 from tests.conftest import brokers_of_a_run
@@ -95,9 +96,10 @@ class Front:
         eventually(lambda: not any(one.managed.knows(group) for one in others), within_s=60)
 
     def convert(self, group: str, to: GroupKind) -> None:
-        """Raises :class:`RequestRefused`."""
+        """Waits until the members are all back. Raises :class:`RequestRefused`."""
         asked = Request(RequestType.CONVERT_GROUP, group=group, to=to, reason="a test", by="test")
         ask(self.store, asked, 60.0, lambda _: None)
+        eventually(lambda: not read_kinds(self.store, [group])[group].is_returning, within_s=60)
 
     def stop(self, broker_id: int) -> None:
         with contextlib.suppress(NoNode):

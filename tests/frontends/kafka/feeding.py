@@ -20,12 +20,13 @@ class Feed:
     bootstrap: str
     topic: str
     partitions: int
+    every_s: float = 0.02
     produced: int = 0
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
-        while not self.stopping.wait(0.02):
+        while not self.stopping.wait(self.every_s):
             producer.produce(self.topic, str(self.produced), partition=self.produced % self.partitions)
             producer.poll(0)
             self.produced += 1

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.moving import MoveRefused, Moves
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind, TopicPartition
@@ -19,7 +17,6 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import GroupRecord, read_kinds
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front, end_term
-from tests.frontends.kafka.feeding import Feed, Reader
 from tests.frontends.kafka.records import (
     Worker,
     consumed,
@@ -232,52 +229,6 @@ def test_operators_move_groups_over_http(front: Front, topic: str, group: str, c
         assert [one["result"] for one in told] == ["done", "done", "refused"], told
         assert {kind(front, one) for one in (group, other)} == {GroupKind.CLIENT_ASSIGNED}
         assert "as planned" in coord("groups", "history", other, "--actions").out
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("count", [3, 200])
-def test_a_cluster_is_rolled_out_and_left_again_as_the_page_says(
-    front: Front, service: object, group: str, coord: Run, count: int
-) -> None:
-    """The steps of docs/operations.md."""
-    del service
-    topic, names = f"rolled-out-{count}", [f"{group}-{number}" for number in range(count)]
-    TopicAdmin(front.brokers).create(topic, 1, replication=3)
-    found: dict[str, list[int]] = {name: [] for name in names}
-    places = {name: ExitStack() for name in names}
-
-    def point_at(servers: str) -> list[Reader]:
-        readers = []
-        for name, place in places.items():
-            place.close()
-            readers.append(place.enter_context(Reader(servers, name, topic, found[name]).reading()))
-        return readers
-
-    with ExitStack() as ends, Feed(front.brokers, topic, 1).running():
-        for place in places.values():
-            ends.callback(place.close)
-        point_at(front.brokers)
-        assert "NOT SHOWN" not in coord("groups", "list").err
-        readers = point_at(front.bootstrap)
-        assert {kind(front, name) for name in names} == {GroupKind.NATIVE}
-
-        ran = coord("groups", "take-over", "--matching", f"{group}-.*", "--execute")
-        assert ran.code == 0, ran.err
-        assert f"{count} of {count}: done: " in ran.out
-        assert {kind(front, name) for name in names} == {GroupKind.CLIENT_ASSIGNED}
-        for one in readers:
-            one.goes_on()
-        assert {one.assigned for one in readers} == {1}, "nobody has rejoined"
-
-        ran = coord("groups", "give-back", "--all", "--execute")
-        assert ran.code == 0, ran.err
-        assert {kind(front, name) for name in names} == {GroupKind.NATIVE}
-        for one in readers:
-            one.goes_on()
-        point_at(front.brokers)
-    for name, numbers in found.items():
-        assert set(numbers) == set(range(max(numbers) + 1)), f"{name} has skipped records"
 
 
 def test_the_dry_run_and_a_group_that_does_not_exist(front: Front, topic: str, group: str, coord: Run) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ from confluent_kafka import Producer
 
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.errors import BrokerError
+from kafka_coord.errors import BrokerError, RequestRefused
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.kafka.connection import BrokerConnection
+from kafka_coord.model import GroupKind
 from kafka_coord.spark.session import find_java
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.tried.fetching import java_class_path
@@ -108,42 +112,94 @@ class Worker:
         return running and len(status["tasks"]) == _TASKS and len({one["worker_id"] for one in parts}) == workers
 
 
+@dataclass(frozen=True)
+class Sinking:
+    """Two workers that share the tasks of a sink, which writes to ``output``."""
+
+    instances: Instances
+    workers: tuple[Worker, Worker]
+    second: subprocess.Popen[bytes]
+    output: Path
+
+    def runs_all(self, workers: int, what: str) -> None:
+        until(lambda: self.workers[0].runs_all(workers), what)
+
+    def sinks(self, batches: int, what: str) -> None:
+        """Writes the last of so many batches of records. The sink then has all of them."""
+        producer = Producer({"bootstrap.servers": self.instances.bootstrap, "log_level": 0})
+        for number in range((batches - 1) * _RECORDS, batches * _RECORDS):
+            producer.produce(_TOPIC, str(number), partition=number % _TASKS)
+        if producer.flush(60):
+            raise NotSeen("the records could not be written")
+        until(
+            lambda: self.output.exists() and len(set(self.output.read_text().split())) == batches * _RECORDS,
+            f"the sink has all records {what}",
+        )
+
+
+@contextmanager
+def sinking(instances: Instances, directory: Path) -> Iterator[Sinking]:
+    output = directory / "sunk"
+    TopicAdmin(instances.brokers).create(_TOPIC, _TASKS, replication=1)
+    first, second = (
+        Worker(instances.bootstrap, directory, "worker-1"),
+        Worker(instances.bootstrap, directory, "worker-2"),
+    )
+    with (
+        _running(first.command(), directory / "worker-1.log"),
+        _running(second.command(), directory / "worker-2.log") as process,
+    ):
+        settings = {"connector.class": "FileStreamSink", "tasks.max": _TASKS, "topics": _TOPIC, "file": str(output)}
+        until(lambda: first.ask("/connectors", {"name": _SINK, "config": settings}) is not None, "a worker answers")
+        found = Sinking(instances, (first, second), process, output)
+        found.runs_all(2, "two workers share the tasks")
+        found.sinks(1, "of two workers")
+        yield found
+
+
 def try_connect(instances: Instances, directory: Path) -> str:
     """Two workers share a sink's tasks. One is killed. Then the coordinator stops and returns. Returns the results.
     Raises :class:`NotSeen`."""
-    output = directory / "sunk"
-    TopicAdmin(instances.brokers).create(_TOPIC, _TASKS, replication=1)
-    workers = [Worker(instances.bootstrap, directory, f"worker-{n}") for n in (1, 2)]
-    first, second = workers
-
-    def sunk(count: int) -> Callable[[], bool]:
-        return lambda: output.exists() and len(set(output.read_text().split())) == count
-
-    with _running(first.command(), directory / "worker-1.log"):
-        with _running(second.command(), directory / "worker-2.log"):
-            settings = {"connector.class": "FileStreamSink", "tasks.max": _TASKS, "topics": _TOPIC, "file": str(output)}
-            until(lambda: first.ask("/connectors", {"name": _SINK, "config": settings}) is not None, "a worker answers")
-            until(lambda: first.runs_all(2), "two workers share the tasks")
-            kind = _members_of(instances.bootstrap, _GROUP)
-            _produce(instances.bootstrap, 0)
-            until(sunk(_RECORDS), "the sink has all records")
-        until(lambda: first.runs_all(1), "the worker that is left has all tasks")
+    with sinking(instances, directory) as sink:
+        kind = _members_of(instances.bootstrap, _GROUP)
+        sink.second.kill()
+        sink.second.wait()
+        sink.runs_all(1, "the worker that is left has all tasks")
         coordinator = instances.coordinator(partition_of(_GROUP))
         instances.stop(coordinator)
         time.sleep(3.0)
         instances.start(coordinator)
-        _produce(instances.bootstrap, _RECORDS)
-        until(sunk(2 * _RECORDS), "the sink goes on after the coordinator was away")
-        until(lambda: first.runs_all(1), "the worker runs all tasks after the coordinator was away")
+        sink.sinks(2, "after the coordinator was away")
+        sink.runs_all(1, "the worker runs all tasks after the coordinator was away")
     return kind
 
 
-def _produce(bootstrap: str, first: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for number in range(first, first + _RECORDS):
-        producer.produce(_TOPIC, str(number), partition=number % _TASKS)
-    if producer.flush(60):
-        raise NotSeen("the records could not be written")
+def move_connect(instances: Instances, directory: Path) -> None:
+    """The group of two workers and that of their sink are given back and taken over while they run. The sink's becomes
+    managed, and client-assigned again; that of the workers cannot. Raises :class:`NotSeen`."""
+    kinds = [GroupKind.NATIVE, GroupKind.CLIENT_ASSIGNED]
+    moves = [*itertools.product((_GROUP, f"connect-{_SINK}"), kinds)]
+    moves += [(f"connect-{_SINK}", to) for to in (GroupKind.MANAGED, GroupKind.CLIENT_ASSIGNED)]
+    with sinking(instances, directory) as sink:
+        for number, (group, to) in enumerate(moves, 2):
+            refused: list[str] = []
+            until(partial(_converts, instances, group, to, refused), f"{group} is {to}")
+            sink.sinks(number, f"once {group} is {to}")
+            sink.runs_all(2, f"two workers share the tasks once {group} is {to}")
+        refused = []
+        if _converts(instances, _GROUP, GroupKind.MANAGED, refused) or "of type 'connect'" not in refused[0]:
+            raise NotSeen(f"the group of the workers must not become managed: {refused}")
+        sink.sinks(len(moves) + 2, "at the end")
+        sink.runs_all(2, "two workers share the tasks at the end")
+
+
+def _converts(instances: Instances, group: str, to: GroupKind, refused: list[str]) -> bool:
+    try:
+        instances.convert(group, to)
+    except RequestRefused as error:
+        refused.append(str(error))
+        return False
+    return True
 
 
 def _members_of(bootstrap: str, group: str) -> str:

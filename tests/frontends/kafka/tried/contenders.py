@@ -46,7 +46,8 @@ def _python(library: str, *requirements: str) -> Callable[[], Program]:
 
 
 def java_program(class_path: str, program: str = "Member", flags: Sequence[str] = ()) -> Program:
-    java = [str(find_java().executable), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *flags]
+    flags = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN", *flags)
+    java = [str(find_java().executable), *flags]
     return Program([*java, "-cp", os.pathsep.join([class_path, str(java_classes(program, class_path))]), program])
 
 

@@ -74,7 +74,8 @@ def java_classes(program: str, class_path: str) -> Path:
 
 def go_program(name: str, *modules: str) -> Path:
     """Builds the program of ``members/<name>`` with these modules (``path@version``), and returns its path."""
-    where = home("-".join([name, *(one.rpartition("@")[2] for one in modules)]))
+    made_of = hashlib.sha256((MEMBERS / name / "main.go").read_bytes()).hexdigest()[:16]
+    where = home("-".join([name, *(one.rpartition("@")[2] for one in modules), made_of]))
     if not (where / "member").exists():
         with becoming(where, name) as fetched:
             shutil.copy(MEMBERS / name / "main.go", fetched)

@@ -7,8 +7,9 @@ import itertools
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,10 +22,12 @@ from kafka_coord.model import GroupKind
 from tests.frontends.kafka.tried.contenders import Contender, environment
 
 PARTITIONS, RECORDS = 6, 300
+KIP_848 = "kip-848"
 _numbers = itertools.count(1)
 _WITHIN_S = 60.0
 _AWAY_S = 3.0
 _MORE_THAN_BEFORE = 6
+_FLOW_EVERY_S, _FLOW_AROUND_S = 0.05, 3.0
 
 
 class Instances(Protocol):
@@ -53,6 +56,8 @@ class Member:
     assigned: frozenset[int] = frozenset()
     assignments: int = 0
     records: list[tuple[int, int]] = field(default_factory=list)
+    heard: list[float] = field(default_factory=list)
+    """When each of the records was received."""
     committed: int = 0
     """How many records the member had received when its last commit was acknowledged."""
     said: list[str] = field(default_factory=list)
@@ -70,6 +75,7 @@ class Member:
             self.assignments += 1
         elif word == "record":
             partition, _, offset = rest.partition(" ")
+            self.heard.append(time.monotonic())
             self.records.append((int(partition), int(offset)))
         elif word == "committed":
             self.committed = len(self.records)
@@ -97,12 +103,25 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """What the members met when their group became ``to``: how long the move took, until all members were back; the
+    longest time without a record of a partition; the commits that failed; and what the library logged."""
+
+    to: GroupKind
+    took_s: float
+    pause_s: float
+    failed_commits: int
+    logged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The result of a play: each step with its duration in seconds, and the failure if a step failed."""
 
     steps: tuple[tuple[str, float], ...]
     failure: str = ""
     version: str = ""
+    moves: tuple[Moved, ...] = ()
 
 
 class Play:
@@ -115,6 +134,8 @@ class Play:
         self._members: list[Member] = []
         self._produced, self._static = 0, False
         self._steps: list[tuple[str, float]] = []
+        self._moves: list[Moved] = []
+        self._refusals: list[str] = []
 
     def run(self, without: Container[str] = ()) -> Seen:
         """Runs the steps except those named in ``without``, such as ``lose coordinator`` and ``be static``."""
@@ -130,6 +151,34 @@ class Play:
         self._static = static
         return self._carry_out((self._join, self._share, self._give_back, self._take_over))
 
+    def convert(self) -> Seen:
+        """The group of two members becomes managed, and client-assigned again."""
+        return self._carry_out((self._join, self._share, self._make_managed, self._make_client_assigned))
+
+    def begin(self) -> None:
+        """Two members read. Call :meth:`end` at the end. Like the next two, raises :class:`NotSeen`."""
+        TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
+        self._join()
+        self._share()
+
+    def go_on(self) -> None:
+        """The members read further records."""
+        self._produce()
+        self._until_read()
+        self._require_running()
+
+    def point_at(self, instances: Instances) -> None:
+        """Other members with other ``bootstrap.servers`` go on where these were."""
+        for one in self._running():
+            one.leave()
+        self._instances = instances
+        self._join()
+        self._share()
+
+    def end(self) -> None:
+        for one in self._members:
+            one.end()
+
     def _carry_out(self, steps: Sequence[Callable[[], None]], without: Container[str] = ()) -> Seen:
         TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
         failure = ""
@@ -141,14 +190,13 @@ class Play:
                     step()
                     self._steps.append((name, time.monotonic() - began))
         except NotSeen as error:
-            last = [line for one in self._members for line in one.said[-3:]]
+            last = [*self._refusals[-3:], *(line for one in self._members for line in one.said[-3:])]
             failure = f"{name}: {error}; said: {' | '.join(last)[-600:]}"
         finally:
-            for one in self._members:
-                one.end()
+            self.end()
         library = f"# {self._contender.name.partition(' ')[0]} "
         version = next((line for one in self._members for line in one.said if line.startswith(library)), "")
-        return Seen(tuple(self._steps), failure, version.removeprefix("# "))
+        return Seen(tuple(self._steps), failure, version.removeprefix("# "), tuple(self._moves))
 
     # --- the steps ---------------------------------------------------------------------------------------------------
 
@@ -172,22 +220,70 @@ class Play:
         self._move(GroupKind.NATIVE)
 
     def _take_over(self) -> None:
+        self._move(GroupKind.MANAGED if self._strategy == KIP_848 else GroupKind.CLIENT_ASSIGNED)
+
+    def _make_managed(self) -> None:
+        self._move(GroupKind.MANAGED)
+
+    def _make_client_assigned(self) -> None:
         self._move(GroupKind.CLIENT_ASSIGNED)
 
     def _move(self, to: GroupKind) -> None:
         """The group moves while it reads. Its members go on where they were, with the same processes."""
-        self._produce()
-        self._until(lambda: self._moved(to), f"the group is {to}")
-        self._produce()
+        with self._flowing():
+            time.sleep(_FLOW_AROUND_S)
+            said = [len(one.said) for one in self._members]
+            began = time.monotonic()
+            self._until(lambda: self._moved(to), f"the group is {to}")
+            took_s = time.monotonic() - began
+            time.sleep(_FLOW_AROUND_S)
+            ended = time.monotonic()
         self._until_read()
-        if any(one.process.poll() is not None for one in self._members):
-            raise NotSeen("a member has ended")
+        self._require_running()
+        lines = [line for one, then in zip(self._members, said, strict=True) for line in one.said[then:]]
+        failed = sum(line.startswith("#") for line in lines)
+        logged = tuple(line for line in lines if not line.startswith("#"))
+        self._moves.append(Moved(to, took_s, self._longest_pause(began, ended), failed, logged))
+
+    def _longest_pause(self, began: float, ended: float) -> float:
+        times: dict[int, list[float]] = defaultdict(list)
+        for one in self._members:
+            for (partition, _), at in zip(list(one.records), list(one.heard), strict=False):
+                if began <= at <= ended:
+                    times[partition].append(at)
+        each = [sorted([began, *times[partition], ended]) for partition in range(PARTITIONS)]
+        return max(b - a for one in each for a, b in itertools.pairwise(one))
+
+    @contextmanager
+    def _flowing(self) -> Iterator[None]:
+        """Writes a record to each partition again and again."""
+        ends = threading.Event()
+        producer = Producer({"bootstrap.servers": self._instances.brokers, "log_level": 0, "linger.ms": 1})
+
+        def produce() -> None:
+            while not ends.wait(_FLOW_EVERY_S):
+                for partition in range(PARTITIONS):
+                    producer.produce(self._topic, b"", partition=partition)
+                    self._produced += 1
+                producer.poll(0)
+
+        thread = threading.Thread(target=produce, name="tried-flow")
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join()
+            if producer.flush(60):
+                raise NotSeen("the records could not be written")
 
     def _moved(self, to: GroupKind) -> bool:
         try:
             self._instances.convert(self.group, to)
         except RequestRefused as error:
-            self._members[0].said.append(str(error))
+            if "again" not in str(error):  # only then it helps to try again
+                raise NotSeen(str(error)) from error
+            self._refusals.append(str(error))
             return False
         return True
 
@@ -243,6 +339,7 @@ class Play:
         topics.create(self._topic, PARTITIONS, replication=1)
         for one in self._members:
             one.records.clear()
+            one.heard.clear()
             one.committed = self._produced = 0
 
     def _given(self) -> set[tuple[int, int]]:
@@ -251,9 +348,8 @@ class Play:
     def _be_static(self) -> None:
         """One of two static members is killed and returns immediately. It gets its partitions back, and the other keeps
         its own."""
-        for one in self._members:
-            if one.process.poll() is None:
-                one.leave()
+        for one in self._running():
+            one.leave()
         stays, killed = self._start("s1", "s1"), self._start("s2", "s2")
         self._until(self._shared, "two static members share the partitions")
         had, told = killed.assigned, stays.assignments
@@ -266,8 +362,15 @@ class Play:
 
     # --- what they need ----------------------------------------------------------------------------------------------
 
+    def _running(self) -> list[Member]:
+        return [one for one in self._members if one.process.poll() is None]
+
+    def _require_running(self) -> None:
+        if len(self._running()) < 2:
+            raise NotSeen("a member has ended")
+
     def _shared(self) -> bool:
-        held = [one.assigned for one in self._members if one.process.poll() is None]
+        held = [one.assigned for one in self._running()]
         return len(held) == 2 and all(held) and sum(map(len, held)) == PARTITIONS == len(frozenset.union(*held))
 
     def _start(self, name: str, instance: str = "") -> Member:
@@ -301,8 +404,8 @@ class Play:
 
         def done() -> bool:
             given = self._given()
-            live = [one for one in self._members if one.process.poll() is None]
-            told = not self._contender.tells_commits or all(one.committed == len(one.records) for one in live)
+            told = not self._contender.tells_commits
+            told = told or all(one.committed == len(one.records) for one in self._running())
             return len(given) == self._produced and told
 
         self._until(done, "all records are read and committed")

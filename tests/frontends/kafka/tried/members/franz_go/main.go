@@ -46,6 +46,7 @@ func main() {
 	options := []kgo.Opt{
 		kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
 		kgo.ClientID(name), kgo.DisableAutoCommit(), kgo.Balancers(balancer),
+		kgo.WithLogger(kgo.BasicLogger(os.Stdout, kgo.LogLevelWarn, nil)),
 		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(1500 * time.Millisecond),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, change map[string][]int32) { tell(change, topic, true) }),
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, change map[string][]int32) { tell(change, topic, false) }),
