@@ -565,6 +565,22 @@ def _await_returned(directory: GroupDirectory, moved: Sequence[str], timeout_s: 
         returning = directory.returning(returning)
 
 
+def _matching(
+    directory: GroupDirectory, sources: Sequence[GroupKind], matching: str | None
+) -> tuple[list[str], list[str]]:
+    """Lists the groups of these kinds whose names match. Also says and returns which groups could not be listed. Raises
+    :class:`NotFound` if no name matches."""
+    fits = group_pattern(matching or ".*", "--matching").fits
+    listed = [directory.of(source).names() for source in sources]
+    unlisted = list(dict.fromkeys(one for _, missing in listed for one in missing))
+    for sentence in unlisted:
+        note(sentence)
+    found = list(dict.fromkeys(one for names, _ in listed for one in names if fits(one)))
+    if matching and not found:
+        raise NotFound(f"no {' or '.join(sources)} group matches {matching!r}")
+    return found, unlisted
+
+
 def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -> click.Command:
     """Returns a command that moves groups of some kinds to another while they run."""
 
@@ -590,12 +606,7 @@ def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -
         with open_groups() as directory, stopping_at_signals(_say_stopping) as stopping:
             names, kind, unlisted = list(dict.fromkeys(groups)), GroupKind.MANAGED if managed else to, list[str]()
             if not groups:
-                fits = group_pattern(matching or ".*", "--matching").fits
-                found = [directory.of(source).names() for source in sources]
-                names = list(dict.fromkeys(one for theirs, _ in found for one in theirs if fits(one)))
-                unlisted = list(dict.fromkeys(one for _, missing in found for one in missing))
-            for problem in unlisted:
-                note(problem)
+                names, unlisted = _matching(directory, sources, matching)
             moved: list[str] = []
 
             def act(group: str) -> None:
@@ -613,7 +624,7 @@ def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -
                 _await_returned(directory, moved, timeout_s, stopping)
             if not execute:
                 note(f"nothing was changed; --execute makes {counted(len(names), 'group')} {kind}")
-            if any(not one.endswith(ONLY_IN_KAFKA) for one in unlisted):
+            elif any(not one.endswith(ONLY_IN_KAFKA) for one in unlisted):
                 raise RequestRefused("not all groups could be listed; run the command again")
         if stopping.requested():
             raise click.Abort
