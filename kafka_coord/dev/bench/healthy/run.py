@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import subprocess
 import sys
 import time
@@ -34,6 +34,8 @@ from kafka_coord.spark.session import find_java
 _BROKERS, _PARTITIONS = 3, 12
 _STARTS_S = 300.0
 _DOCTOR_S = 120.0
+_BEHIND_S = 10.0
+"""How far behind a group may be when the examinations begin: the others have started meanwhile."""
 _VALUES = tuple(f'{{"carrier":"{carrier}","arr_delay":{delay}}}'.encode() for carrier, delay in (("AA", 3), ("B6", -2)))
 
 
@@ -100,12 +102,31 @@ def _started(
             for process in chosen.values():
                 process.start()
             awaited(lambda: _all_read(at, chosen), _STARTS_S, f"{kind} members to read records", every_s=1.0)  # noqa: B023  called at once
+        most = round(_BEHIND_S * options.records_per_s)
+        awaited(lambda: _most_lag(cluster) <= most, _STARTS_S, "every group to catch up", every_s=1.0)
         yield cluster, members
 
 
 def _all_read(directory: Path, members: Mapping[str, ChildProcess]) -> bool:
     require_running(members.values())
     return all(read_journal(directory / f"{name}.jsonl", name).runs for name in members)
+
+
+def _most_lag(cluster: DevCluster) -> float:
+    """Returns how many records the group that is furthest behind has to read, which is infinite if one is unknown."""
+    rows = json.loads(_ran(cluster, "groups", "list", "--lag", "-o", "json").stdout)
+    return max(math.inf if row["lag"] is None else row["lag"] for row in rows)
+
+
+def _ran(cluster: DevCluster, *command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as an operator would."""
+    return subprocess.run(
+        [sys.executable, "-m", "kafka_coord.cli.main", *command, "--zookeeper", cluster.zookeeper],
+        capture_output=True,
+        text=True,
+        timeout=_DOCTOR_S,
+        check=False,
+    )
 
 
 def _examined(
@@ -130,17 +151,9 @@ def _examined(
 
 
 def _findings(cluster: DevCluster) -> Iterator[str]:
-    """Yields what ``kafka-coord doctor --strict`` counts, as an operator would run it."""
-    command = [sys.executable, "-m", "kafka_coord.cli.main", "doctor", "--strict", "-o", "json"]
+    """Yields what ``kafka-coord doctor --strict`` counts."""
     try:
-        ran = subprocess.run(
-            [*command, "--zookeeper", cluster.zookeeper],
-            capture_output=True,
-            text=True,
-            timeout=_DOCTOR_S,
-            env=dict(os.environ),
-            check=False,
-        )
+        ran = _ran(cluster, "doctor", "--strict", "-o", "json")
     except subprocess.TimeoutExpired:
         yield f"error: doctor: did not end within {_DOCTOR_S:.0f} s"
         return
