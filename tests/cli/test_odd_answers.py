@@ -17,12 +17,13 @@ from click.testing import CliRunner
 from kafka_coord.cli.main import cli
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog import trees
-from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.kafka.connection import BrokerConnection, of_group
 from kafka_coord.monitor.dashboard.operating import Operating
 from kafka_coord.monitor.dashboard.site import Site
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
+from kafka_coord.zk import layout
 from tests.cli.running import run
 from tests.fuzzing.odd_broker import KNOWN, OddBroker
 from tests.fuzzing.odd_cluster import ASKING, EMPTY, GROUP, NOT_TRIED, READING, WRITING
@@ -149,6 +150,18 @@ def test_a_restore_says_so_if_the_log_has_another_record_in_the_place_of_its_cla
         assert run("backup", file, zookeeper="127.0.0.1:1").code == 0
         ran = run("restore", file, *at_empty, "--execute", "--stopped")
     assert (ran.code, "claimed by another instance; is every old instance stopped?" in ran.err) == (5, True), ran
+
+
+def test_a_move_or_pause_of_many_groups_says_which_could_not_be_listed_and_that_no_name_matches() -> None:
+    with odd_cluster(Random(1)) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(Random(1), sane=True)
+        cluster.tree.value(layout.partition_state(TOPIC, 0), {"leader": 2, "leader_epoch": 1, "isr": [2]})
+        for command in (["take-over", "--all"], ["give-back", "--all"], ["pause", "--all", "--dry-run"]):
+            ran = run("groups", *command, zookeeper="127.0.0.1:1")
+            assert (ran.code, f"NOT SHOWN: the client-assigned groups in {TOPIC}[0]" in ran.err) == (0, True), ran
+        ran = run("groups", "take-over", "--matching", "nothing.*", "--execute", zookeeper="127.0.0.1:1")
+    assert (ran.code, "no native group matches 'nothing.*'" in ran.err) == (7, True), ran
 
 
 def test_what_is_exported_of_oddly_named_groups_can_be_imported(tmp_path: Path) -> None:

@@ -437,7 +437,9 @@ def _set_pauses(targets: tuple[str, ...], *, pauses: bool, dry_run: bool, reason
             (groups.pause if pauses else groups.resume)(target, acting(reason, wait_s or 0.0))
 
         if dry_run:
-            found, _ = directory.names() if everywhere else ([(one, directory.find(one)) for one in targets], [])
+            found, missing = directory.names() if everywhere else ([(one, directory.find(one)) for one in targets], [])
+            for sentence in missing:
+                note(sentence)
             # a managed group comes after one of the same name
             _show_dry_run(Format.TABLE, dry_pauses(dict(found), pauses=pauses))
             return False

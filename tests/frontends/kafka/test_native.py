@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import itertools
 import json
 import time
 from collections.abc import Coroutine, Iterator
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -19,16 +17,12 @@ from confluent_kafka.admin import AdminClient
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import NoNode
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.lag import LagService
 from kafka_coord.model import GroupKind
-from kafka_coord.model import TopicPartition as Wanted
-from kafka_coord.monitor.lag_metrics import measure_lags
-from kafka_coord.zk import connect, layout
+from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import forget_kind
 from tests.chaos.clients.log_settings import set_of_log
 from tests.cli.running import Run
@@ -48,8 +42,6 @@ from tests.frontends.kafka.records import (
     read,
     working,
 )
-from tests.monitor.dashboard.served import operators_file, serving
-from tests.monitor.deleting import delete_records
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -265,61 +257,6 @@ def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, 
         assert "the brokers coordinate it" in coord("groups", "pause", group, "--dry-run").err
     finally:
         one.close()
-
-
-def test_every_place_that_shows_a_groups_lag_shows_that_of_a_native_group(
-    front: Front, group: str, coord: Run, tmp_path: Path
-) -> None:
-    """Also records that are gone, in a group that no client has asked an instance about."""
-    topic = f"of-{group}"
-    TopicAdmin(front.brokers).create(topic, 2, replication=3)
-    producer = Producer({"bootstrap.servers": front.brokers})
-    for number in range(100):
-        producer.produce(topic, str(number), partition=0)
-    assert producer.flush(60) == 0
-    tool = Consumer({"bootstrap.servers": front.brokers, "group.id": group})
-    tool.commit(offsets=[TopicPartition(topic, number, 40 - 40 * number) for number in range(2)], asynchronous=False)
-    tool.close()
-    delete_records(front.cluster, {Wanted(topic, 0): 70})
-
-    def of(rows: Any) -> list[tuple[Any, ...]]:
-        shown = [row for row in rows if group in {row.get("group"), row.get("name")}]
-        return [(row["kind"], int(row["lag"]), int(row["gone"])) for row in shown]
-
-    expected = [("native", 30, 30)]
-    assert of(coord("groups", "list", "--lag", "-o", "json").json()) == expected
-    assert of(coord("topics", "describe", topic, "-o", "json").json()["groups"]) == expected
-    assert of(coord("watch", group, "--count", "1", "-o", "json").json()["groups"]) == expected
-    assert of(csv.DictReader(coord("groups", "list", "--lag", "-o", "csv").out.splitlines())) == expected
-    assert coord("search", group, "-o", "json").json()["groups"] == [group]
-    found = coord("groups", "describe", group, "-o", "json").json()
-    assert [(one["partition"], one["lag"], one["gone"]) for one in found["offsets"]] == [(0, 30, 30), (1, 0, 0)]
-    exported = coord("groups", "reset-offsets", group, "--all-topics", "--to-current", "--export").out
-    assert sorted(csv.reader(exported.splitlines())) == [[group, topic, "0", "40"], [group, topic, "1", "0"]]
-    with closing(connect(front.cluster.zookeeper)) as store:
-        sampled = measure_lags(store, {}, most=1_000, service=LagService())
-    assert [(str(one.kind), one.lag, one.gone) for one in sampled.rows if one.group == group] == expected
-
-    with serving(front.cluster.zookeeper, operators_file(tmp_path, alice="a long token")) as served:
-
-        def page(path: str) -> Any:
-            status, _, body = served.ask(f"/api/v1{path}")
-            return json.loads(body) if status == 200 else {}
-
-        def of_csv(path: str) -> Any:
-            return csv.DictReader(served.ask(f"/api/v1{path}")[2].decode().splitlines())
-
-        eventually(lambda: of(page(f"/groups?search={group}&limit=1000")) == expected, within_s=60)
-        assert of(of_csv(f"/groups?search={group}&limit=1000&format=csv")) == expected
-        assert page(f"/search?search={group}")["groups"] == [group]
-        eventually(lambda: of(page(f"/topics/{topic}")["groups"]) == expected, within_s=60)
-        assert page(f"/groups/{group}")["kind"] == "native"
-        assert [row["lag"] for row in of_csv(f"/groups/{group}?format=csv&table=offsets")] == ["30", "0"]
-        lag = page(f"/groups/{group}/lag")
-        assert (lag["lag"], lag["gone"], lag["note"]) == (30, 30, None)
-        assert page(f"/groups/{group}/partitions/{topic}/0")["lag"] == 30
-        for path in ("history", "timeline", "findings", "actions"):
-            assert page(f"/groups/{group}/{path}") is not None
 
 
 def test_a_damaged_znode_of_kinds_is_named_stops_no_group_and_is_written_again_once_it_is_deleted(
