@@ -252,3 +252,10 @@ m1 syncs m1=all  -> #2 is written by the leader: m1=all; [CompletingRebalance 5 
 departed  -> m2 left; m3 evicted by User:b (client id admin, h:8); m4 expired after 10 s
 stored 2  -> m1 syncs: range, all; [Stable 5 m1*]
 departed  -> nobody
+
+= an id that was handed out is unknown once its session is over
+m1 joins  -> m1 joins: 1 range, leads m1; [CompletingRebalance 1 m1*?]
+gone joins must-know-id session=6  -> gone joins: MEMBER_ID_REQUIRED
+m1 syncs m1=all  -> #1 is written by the leader: m1=all; m1 syncs: range, all; [Stable 1 m1*]
+wait 6
+gone joins id=gone  -> gone joins: UNKNOWN_MEMBER_ID

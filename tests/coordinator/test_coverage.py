@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
-from kafka_coord.coordinator.start_offsets import Covering, covering, read_start_offsets, unclaimed, write_ops
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.start_offsets import (
+    Covering,
+    FirstEnds,
+    covering,
+    read_start_offsets,
+    unclaimed,
+    write_ops,
+)
+from kafka_coord.dev.cluster.kafka_znodes import topic_value
+from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.managed.administration import begin_adoption
 from kafka_coord.model import (
     Coverage,
@@ -235,3 +246,47 @@ def test_a_conversion_skips_nothing_that_came_later(remembers: Subscription | No
     members = {"c1": Member("c1", 7, Subscription.to(["fares", "flights"]))}
     start = read_start_offsets(store, GROUP, PartitionSet({"fares": {0, 1, 2}}), FARES, members)
     assert (start.offsets[committed[1]], start.later) == (7, {TopicPartition("fares", 2)})
+
+
+def test_the_elected_instance_lists_what_is_awaited_and_no_group_delays_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = connected_store()
+    store.ensure_path(layout.COORDINATOR_EPOCH)
+    known, faster, gone = (TopicPartition("flights", number) for number in range(3))
+    store.ensure_path(layout.BROKER_TOPICS)
+    store.create(layout.broker_topic("flights"), topic_value(3, topic_id=IDS["flights"]))
+    for group in ("a", "b"):
+        store.ensure_path(layout.topic_offsets(group, "flights"))
+        store.ensure_path(layout.unresolved(group))
+    for partition in (known, faster, gone):
+        store.create(layout.awaited_end("a", *partition), b"{}")
+    store.create(layout.offset("a", *faster), b"3")
+    store.create(layout.awaited_end("b", *known), b"{}")
+    asked = PartitionSet.of([known, faster, gone])
+    answers: list[Mapping[TopicPartition, int] | BrokerError] = [BrokerError("nobody listens")] * 2
+    answers += [{known: 7, faster: 9}, {known: 8, faster: 9, gone: 5}]
+
+    def lists(partitions: PartitionSet) -> Mapping[TopicPartition, int]:
+        assert partitions == asked
+        found = answers.pop(0)
+        if isinstance(found, BrokerError):
+            raise found
+        return found
+
+    awaited = {"a": [known, faster, gone], "b": [known]}
+    ends = FirstEnds(store, Executor(store, Check(layout.COORDINATOR_EPOCH)), awaited, lists)
+    for _ in range(2):
+        ends.step()
+    assert [one.levelname for one in caplog.records] == ["WARNING"], "it is said once"
+    ends.step()
+
+    def stored(group: str, partition: TopicPartition) -> bytes | None:
+        path = layout.offset(group, *partition)
+        return None if store.exists(path) is None else store.get(path).data
+
+    assert [stored("a", known), stored("a", faster), stored("a", gone), stored("b", known)] == [b"7", b"3", None, b"7"]
+    assert store.children(layout.unresolved("a")) == (layout.awaited_end("a", *gone).rpartition("/")[2],)
+    ends.step()
+    assert [stored("a", known), stored("a", gone)] == [b"7", b"5"], "the first end that anybody has listed"
+    assert not store.children(layout.unresolved("a"))

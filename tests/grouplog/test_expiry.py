@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,31 +16,12 @@ from kafka_coord.model import GONE_FOR_MS, CommittedOffset, TopicInfo
 from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.consumer_protocol import encoded_subscription
+from tests.grouplog.refusing_term import RefusingTerm
 
 GROUP, NOW_MS, RETENTION_MS = "delays", 10_000_000, 1_000_000
 OLD_MS = NOW_MS - RETENTION_MS
 RETENTION = Retention(RETENTION_MS)
 FIRST, SECOND = "first-id--------------", "second-id-------------"
-
-
-class MemoryTerm:
-    """A term whose appends succeed at once."""
-
-    partition = partition_of(GROUP)
-
-    def __init__(self, log: list[LogRecord]) -> None:
-        self._log = log
-
-    def append_in_order(
-        self, parts: Sequence[tuple[Sequence[LogRecord], Callable[[], None]]]
-    ) -> list[asyncio.Future[None]]:
-        done = []
-        for records, apply in parts:
-            self._log += records
-            apply()
-            done.append(asyncio.get_running_loop().create_future())
-            done[-1].set_result(None)
-        return done
 
 
 def left(
@@ -51,17 +31,20 @@ def left(
     *,
     now_ms: int = NOW_MS,
     log: list[LogRecord] | None = None,
+    refuses: int = 0,
     **group: Any,
 ) -> tuple[str, ...] | None:
     """Returns the topics whose offsets are left after a check, or ``None`` if the group was removed. ``log`` contains
-    the records of earlier terms, and gets those of this one."""
+    the records of earlier terms, and gets those of this one, but the first that it ``refuses``."""
 
     async def run() -> tuple[str, ...] | None:
         manager = GroupMetadataManager(
             _nowhere, _never, _never, _unasked, "test", GroupLimits(), now_ms=lambda: now_ms, topics=topics
         )
         state = manager.states[partition_of(GROUP)] = PartitionState(manager.limits)
-        manager.terms[partition_of(GROUP)] = MemoryTerm([] if log is None else log)  # type: ignore[assignment]
+        term = RefusingTerm([] if log is None else log, partition_of(GROUP))
+        term.refuses = refuses
+        manager.terms[partition_of(GROUP)] = term  # type: ignore[assignment]
         state.replay_all(read_record(record) for record in log or ())
         state.replay(GroupEntry(GROUP, GroupMetadata(GROUP, **group)))
         state.replay_all(OffsetEntry(GROUP, topic, 0, one) for topic, one in offsets.items())
@@ -171,6 +154,22 @@ def test_the_day_after_a_deletion_goes_on_in_the_next_term() -> None:
     assert left(offsets, seen(flights=""), forever, log=log) == ("flights",)
     assert left(offsets, seen(), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) == ("flights",), "it cannot be asked"
     assert left(offsets, seen(flights=""), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) is None
+
+
+def test_a_deletion_that_could_not_be_noted_is_noted_at_the_next_check_and_its_day_begins_then() -> None:
+    offsets, forever, log = {"flights": at(NOW_MS, FIRST)}, Retention(1 << 60), list[LogRecord]()
+    assert left(offsets, seen(flights=""), forever, log=log, refuses=1) == ("flights",)
+    assert not log
+    assert left(offsets, seen(flights=""), forever, log=log, now_ms=NOW_MS + 1) == ("flights",)
+    assert left(offsets, seen(flights=""), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS) == ("flights",)
+    assert left(offsets, seen(flights=""), forever, log=log, now_ms=NOW_MS + GONE_FOR_MS + 1) is None
+
+
+def test_what_expired_and_could_not_be_removed_is_removed_at_the_next_check() -> None:
+    """A refusal takes nothing out of memory that the log still holds."""
+    log = list[LogRecord]()
+    assert left({"flights": at(0)}, log=log, refuses=1) == ("flights",)
+    assert left({"flights": at(0)}, log=log) is None
 
 
 def test_an_offset_that_was_committed_after_the_note_is_kept_for_a_day_of_its_own() -> None:
