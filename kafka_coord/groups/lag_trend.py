@@ -7,6 +7,7 @@ longer commits. Here, a partition is stopped if no one owned it, and stalled if 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -134,10 +135,12 @@ def verdict(samples: Sequence[LagSample]) -> Verdict:
 
 
 def _window(samples: Sequence[LagSample], length_ms: int = WINDOW_MS) -> list[LagSample]:
-    found = []
+    """Returns the last samples of the present log: if the end went back, the topic was made anew, or its log cut."""
+    found, end = [], math.inf
     for one in reversed(samples):
-        if one.at_ms <= samples[-1].at_ms - length_ms:
+        if one.at_ms <= samples[-1].at_ms - length_ms or (one.end or 0) > end:
             break
+        end = end if one.end is None else one.end
         found.append(one)
     return found[::-1]
 

@@ -66,6 +66,15 @@ def test_samples_before_the_window_do_not_count() -> None:
     assert verdict([*before, *after]) is Verdict.STALLED
 
 
+def test_in_a_topic_that_was_made_anew_no_offset_counts_as_moved_back() -> None:
+    before = [LagSample(at, 1_400 + at // 1_000, 100, owned=True, end=1_500 + at // 1_000) for at in (0, 10_000)]
+    deleted = LagSample(20_000, None, None, owned=False)
+    anew = [LagSample(at, at // 1_000, 9, owned=True, end=9 + at // 1_000) for at in range(30_000, 80_000, 10_000)]
+    assert verdict([*before, deleted, *anew[:2]]) is Verdict.UNKNOWN
+    assert verdict([*before, deleted, *anew]) is Verdict.BEHIND
+    assert verdict([*anew, LagSample(90_000, 30, 99, owned=True, end=129)]) is Verdict.REWOUND
+
+
 def test_a_groups_verdict_is_that_of_its_worst_partition() -> None:
     assert verdict_of_group([], None) is Verdict.UNKNOWN
     assert verdict_of_group([Verdict.KEEPING_UP], None) is Verdict.KEEPING_UP
