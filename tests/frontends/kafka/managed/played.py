@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
+from kafka_coord.channel.messages import Code
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Joined, Synced
 from kafka_coord.frontends.kafka.managed.classic import COOPERATIVE, Beat, ClassicJoin, ClassicLeave, ClassicSync
@@ -19,9 +20,11 @@ from kafka_coord.frontends.kafka.managed.heartbeats import (
 )
 from kafka_coord.frontends.kafka.managed.member import MemberCommit, MemberRequest
 from kafka_coord.frontends.kafka.managed.members import KafkaMembers
+from kafka_coord.frontends.kafka.managed.terms import Served
 from kafka_coord.frontends.kafka.managed.topics import ManagedTopics
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
+from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.model import (
     CommandId,
     CommittedOffset,
@@ -52,6 +55,8 @@ class Managed(Stage):
         self.topic_ids: dict[str, bytes] = {}
         """The topic ids in the ledger of each member, by topic."""
         self.members = KafkaMembers(self.house.machine, self.identities.get, session_timeout_s=SESSION_S)
+        self.taken: set[str] = set()
+        self._groups = set[str]()
         self.stores: list[instructions.WriteMember] = []
         self.shares: dict[str, PartitionSet] = {}
         self._outstanding: tuple[CommandId, ...] = ()
@@ -74,7 +79,10 @@ class Managed(Stage):
         while True:
             for one in (found := self.house.taken(object)):
                 if isinstance(one, get_args(instructions.ToClient)):
-                    self.members.receive(one, self.topic_ids)
+                    Served._pass_to_members(self, one, self.topic_ids)  # type: ignore[arg-type]
+                elif isinstance(one, instructions.WriteRegistration) and one.wanted.consumer in self.taken:
+                    refusal = Refusal(Code.DUPLICATE_CONSUMER, "another consumer is using it")
+                    self.house.tell(stimuli.RegistrationFailed(one.wanted, refusal))
                 elif isinstance(one, instructions.WriteRegistration):
                     member = MemberId(GROUP, one.wanted.consumer, next(self._incarnations))
                     self.house.tell(stimuli.RegistrationWritten(one.wanted, member))
@@ -212,6 +220,10 @@ class Managed(Stage):
         for name in consumers:
             options = RegistrationOptions(SESSION_S, False, key or name, protocol)
             self.house.tell(stimuli.MemberFound(MemberId(GROUP, name, 7), options))
+
+    def name(self, consumer: str, *how: str) -> None:
+        """``taken``: a consumer of this project, which is no member of the machine, has the name. ``free``: it left."""
+        (self.taken.add if "taken" in how else self.taken.discard)(consumer)
 
     def outstanding(self, kind: str) -> None:
         self._outstanding = (self.house.command_id(CommandType(f"{kind}-fetcher")),)

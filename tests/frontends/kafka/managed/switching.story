@@ -138,3 +138,11 @@ stored
 start i1 4 0  -> k2: 4 [0]
 k1 beats 3 instance=i1  -> k1: FENCED_INSTANCE_ID
 c2 joins instance=i1  -> c2: FENCED_INSTANCE_ID
+
+= a static client does not take the name of a consumer of this project, under either protocol
+name i1 taken
+k1 beats join instance=i1  -> k1: UNRELEASED_INSTANCE_ID
+c1 joins new instance=i1  -> c1: FENCED_INSTANCE_ID
+name i1 free
+k2 beats join instance=i1  -> waits
+start i1 4 0  -> k2: 4 [0]
