@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.version import __version__
+__version__ = "0.1.0"
+"""The package's version, which is defined only here."""
 
 if TYPE_CHECKING:
-    from kafka_coord.consumer.async_consumer import AsyncConsumer
     from kafka_coord.consumer.command_loop import ConsumerStats
-    from kafka_coord.consumer.consumer import Consumer
+    from kafka_coord.consumer.consumer import AsyncConsumer, Consumer
     from kafka_coord.consumer.fetcher import Stream
     from kafka_coord.consumer.record import Record
     from kafka_coord.errors import (
@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "AsyncConsumer": "kafka_coord.consumer.async_consumer",
+    "AsyncConsumer": "kafka_coord.consumer.consumer",
     "Consumer": "kafka_coord.consumer.consumer",
     "ConsumerStats": "kafka_coord.consumer.command_loop",
     "Record": "kafka_coord.consumer.record",

@@ -40,9 +40,8 @@ from kafka_coord.channel.membership import (
     WakeWaiters,
 )
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType, MetadataQuestion
-from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.operations import Holder, Offsets, Registration
 from kafka_coord.channel.search import CONNECT_S, LONGEST_PAUSE_S, SILENCE, Ask, CoordinatorSearch, Wait, longest_wait
-from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Command, CommandId, Member, TopicPartition
 from kafka_coord.model.member import Unresolved

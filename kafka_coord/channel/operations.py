@@ -1,4 +1,5 @@
-"""Builds the multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md). Does no I/O.
+"""Builds the multis that register, acknowledge, commit and leave in ZooKeeper (docs/protocol.md), and defines what a
+connector asks of its transport, which is ZooKeeper or a socket. Does no I/O.
 
 Consumers and gateways (which act for consumers without ZooKeeper) build their requests here, so only this module knows
 which check fences which write.
@@ -6,14 +7,16 @@ which check fences which write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     Command,
     CommandId,
     Departure,
+    Member,
     Request,
     RequestType,
     TopicPartition,
@@ -25,7 +28,7 @@ from kafka_coord.model.assignment import NODE_PREFIX
 from kafka_coord.model.histories import about_group
 from kafka_coord.model.member import LEFT
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
+from kafka_coord.zk.store import Check, Clock, Create, Delete, Op, Session, SessionListener, SetData, Watcher
 
 MAX_REQUEST_BYTES = 512 * 1024
 """The maximum size of a multi: half of ZooKeeper's default ``jute.maxbuffer``, because sizes are estimates."""
@@ -187,3 +190,76 @@ def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ..
 def recording(action: str, group: str, *, by: str, reason: str = "", change: str = "") -> Request:
     """Returns the request that has the cluster's history record an action on a client-assigned group."""
     return Request(RequestType.LOOK, by=by, reason=reason, action=action, change=about_group(group, change))
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The consumer that holds the requested name. ``member`` is ``None`` if its registration cannot be read."""
+
+    incarnation: int
+    session_id: int
+    member: Member | None
+
+
+class SessionHandle(Protocol):
+    """The session that a membership depends on, and its clock. A ZooKeeper store and a link to the coordinator both
+    implement this protocol."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def session(self) -> Session: ...
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """See :meth:`kafka_coord.zk.store.Store.on_session`."""
+
+
+class MemberChannel(Protocol):
+    """The channel of one member. :class:`kafka_coord.channel.zookeeper.ConsumerChannel` documents the methods and the
+    errors that they raise."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def consumer(self) -> str: ...
+
+    def register(self, value: bytes) -> Registration | Holder: ...
+
+    def abandon(self, registration: Registration) -> None: ...
+
+    def was_evicted(self, registration: Registration) -> bool: ...
+
+    def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool: ...
+
+    def is_still_its_own(self, registration: Registration) -> bool: ...
+
+    @property
+    def rebalance_timeout_s(self) -> float: ...
+
+    def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]: ...
+
+    def unwatch(self) -> None: ...
+
+    def read(self, command: CommandId) -> Command | None: ...
+
+    def drop(self, command: CommandId) -> None: ...
+
+    def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]: ...
+
+    def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets: ...
+
+    def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]: ...
+
+    def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool = False) -> frozenset[str]: ...
+
+    def await_ends(self, registration: Registration, reasons: Mapping[TopicPartition, str]) -> None: ...
+
+    def keep_ends(self, registration: Registration, ends: Offsets) -> Offsets: ...
+
+    def refuse(self, registration: Registration, topics: Mapping[str, str]) -> None: ...
+
+    def started_at(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]: ...

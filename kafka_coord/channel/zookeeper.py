@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from kafka_coord.channel.offset_details import identity_reads, replaced_topics
 from kafka_coord.channel.operations import (
     FENCE_LENGTH,
+    Holder,
     Offsets,
     Registration,
     acknowledge_op,
@@ -106,15 +106,6 @@ def _read_offsets(
             except MalformedValue as error:
                 offsets[tp] = error
     return offsets
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The consumer that holds the requested name. ``member`` is ``None`` if its registration cannot be read."""
-
-    incarnation: int
-    session_id: int
-    member: Member | None
 
 
 class ConsumerChannel:

@@ -8,8 +8,6 @@ import time
 import click
 from msgspec.structs import replace
 
-from kafka_coord.cli import completion
-from kafka_coord.cli.completion import offering
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.show import no_coordinator_warning, report_unreadable
 from kafka_coord.cli.options import (
@@ -17,9 +15,12 @@ from kafka_coord.cli.options import (
     GROUP,
     asking_options,
     group_argument,
+    known_requests,
     last_option,
+    offering,
     output_option,
     reason_option,
+    running_instances,
     show_answers,
     who,
 )
@@ -101,7 +102,7 @@ def status(output: Format) -> None:
     "successor",
     type=click.IntRange(0),
     metavar="BROKER",
-    shell_complete=offering(completion.running_instances),
+    shell_complete=offering(running_instances),
     help="The instance to elect next.",
 )
 @reason_option
@@ -227,7 +228,7 @@ def requests(answered_too: bool, output: Format) -> None:
 
 
 @coordinator.command("withdraw")
-@click.argument("request", shell_complete=offering(completion.requests))
+@click.argument("request", shell_complete=offering(known_requests))
 @connection_options
 def withdraw_command(request: str) -> None:
     """Withdraw an unanswered request. `coordinator requests` lists the ids.

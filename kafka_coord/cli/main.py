@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
+from kafka_coord import __version__
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.failures import EXIT_CODES, FailingCleanly
 from kafka_coord.cli.start import install
-from kafka_coord.version import __version__
 
 
 class LazyCommands(click.Group):
@@ -121,7 +121,7 @@ _COMMANDS = {
     "restore": ("kafka_coord.cli.tree:restore", "Put a backup into an empty coordination tree."),
     "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation and suggest remedies."),
     "audit": ("kafka_coord.cli.audit:audit", "Prove from ZooKeeper's log that no partition had two owners."),
-    "completion": ("kafka_coord.cli.completion:completion", "Print the shell's completion script."),
+    "completion": ("kafka_coord.cli.options:completion", "Print the shell's completion script."),
 }
 
 

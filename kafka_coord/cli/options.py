@@ -1,25 +1,104 @@
-"""Options, arguments and questions that several commands share, and how they print the answers to requests."""
+"""Options, arguments and questions that several commands share, and how they print the answers to requests. Completes
+names in a shell: groups, members, topics, assignors, instances and requests."""
 
 from __future__ import annotations
 
 import getpass
+import logging
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete
 
-from kafka_coord.cli import completion
-from kafka_coord.cli.completion import Names, offering
-from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.output import Format, Section, columns, note, show
 from kafka_coord.errors import RequestRefused
 from kafka_coord.groups.group import AnswerDocument
 from kafka_coord.groups.requests import Acting
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import legal
+from kafka_coord.zk import layout
+
+if TYPE_CHECKING:
+    from kafka_coord.groups.instances import AskedInstances
+
+
+_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+_PATIENCE_S = 1.0
+"""How long, in seconds, completion waits for ZooKeeper or an instance after the user presses Tab."""
+Names = Callable[["AskedInstances", click.Context], Iterable[str]]
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+def completion(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    bash:  kafka-coord completion bash > ~/.local/share/bash-completion/completions/kafka-coord
+    zsh:   kafka-coord completion zsh > ~/.zfunc/_kafka-coord
+    fish:  kafka-coord completion fish > ~/.config/fish/completions/kafka-coord.fish
+    """
+    root = click.get_current_context().find_root()
+    click.echo(_SHELLS[shell](root.command, {}, "kafka-coord", "_KAFKA_COORD_COMPLETE").source())
+
+
+def _below(path: str) -> Names:
+    return lambda instances, _: instances.store.children(path)
+
+
+managed_groups, topics = _below(layout.GROUPS), _below(layout.BROKER_TOPICS)
+running_instances, known_requests = _below(layout.COORDINATORS), _below(layout.REQUESTS)
+
+
+def all_groups(instances: AskedInstances, _: click.Context) -> Iterable[str]:
+    from kafka_coord.groups.client_assigned import list_client_groups
+
+    clients = list_client_groups(instances).groups
+    return {*instances.store.children(layout.GROUPS), *(one.group for one in clients)}
+
+
+def members(instances: AskedInstances, ctx: click.Context) -> Iterable[str]:
+    """Returns the members of the group that the command line names."""
+    from kafka_coord.groups.client_assigned import read_client_group
+
+    group = ctx.params.get("group") or ""
+    if instances.store.exists(layout.ids(group)) is not None:
+        return instances.store.children(layout.ids(group))
+    return [one.consumer for one in read_client_group(instances, group).members]
+
+
+def assignors(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from kafka_coord.coordinator.assignors import load_assignors
+
+    return sorted(name for name in (*load_assignors(), "default") if name.startswith(incomplete))
+
+
+def offering(names: Names) -> Complete:
+    """Returns a ``shell_complete`` function for a click parameter. It offers no names if ZooKeeper or the instances are
+    slow or cannot be reached."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        logging.getLogger().addHandler(logging.NullHandler())
+        try:
+            with ctx.scope(cleanup=False):
+                settings = current_settings()
+            quick = replace(settings.zookeeper, connect_timeout_ms=round(_PATIENCE_S * 1000))
+            with open_store(replace(settings, zookeeper=quick)) as store:
+                from kafka_coord.groups.instances import AskedInstances
+
+                instances = AskedInstances(store, settings.kafka.properties, _PATIENCE_S)
+                return sorted(name for name in names(instances, ctx) if name.startswith(incomplete))
+        except Exception:  # noqa: BLE001 - the shell would print any error into the line being typed
+            return []
+
+    return complete
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,13 +127,13 @@ class Name(_NameType):
 
 _MOST_BYTES = (1 << 15) - 1
 """The longest string in Kafka's protocol."""
-GROUP = Name("group", completion.managed_groups)
+GROUP = Name("group", managed_groups)
 ANY_GROUP = Name(
-    "group", completion.all_groups, allows=lambda name: len(name.encode("utf-8", "surrogatepass")) <= _MOST_BYTES
+    "group", all_groups, allows=lambda name: len(name.encode("utf-8", "surrogatepass")) <= _MOST_BYTES
 )
-CONSUMER = Name("consumer", completion.members)
-MEMBER = Name("consumer", completion.members, allows=str.isprintable)
-TOPIC = Name("topic", completion.topics)
+CONSUMER = Name("consumer", members)
+MEMBER = Name("consumer", members, allows=str.isprintable)
+TOPIC = Name("topic", topics)
 
 group_argument = click.argument("group", type=GROUP)
 any_group_argument = click.argument("group", type=ANY_GROUP)
@@ -68,7 +147,7 @@ kind_option = click.option(
 def partitions_option(what: str) -> Callable[[F], F]:
     """Adds the repeatable option ``--topic TOPIC[:0,1-3]``, which :func:`kafka_coord.groups.offsets.parse_scope`
     parses."""
-    complete = offering(completion.topics)
+    complete = offering(topics)
     return click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", shell_complete=complete, help=what)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kafka_coord import __version__
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.failures import stopping_at_signals
 from kafka_coord.cli.settings import listed
@@ -27,7 +28,6 @@ from kafka_coord.model.names import group_pattern, left_to_brokers
 from kafka_coord.monitor.metrics import state
 from kafka_coord.renewed import Renewed
 from kafka_coord.settings import KafkaSettings, ServeSettings, Settings
-from kafka_coord.version import __version__
 from kafka_coord.zk import connect_with, layout
 from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.root import OwnTree
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from kafka_coord.frontends.socket.server import GatewayServer
     from kafka_coord.groups.lag import LagService
     from kafka_coord.monitor.dashboard.site import Site
-    from kafka_coord.monitor.lag_metrics import LagSampler
-    from kafka_coord.monitor.metrics import MetricsServer
+    from kafka_coord.monitor.metrics import LagSampler, MetricsServer
     from kafka_coord.monitor.tracing import Tracing
     from kafka_coord.zk.store import Store
 
@@ -466,7 +465,7 @@ def log_dead_thread(died: threading.ExceptHookArgs) -> None:
 def _lags(settings: Settings, service: CoordinatorService, lag_service: LagService) -> LagSampler | None:
     if not settings.serve.lag_metrics_groups:
         return None
-    from kafka_coord.monitor.lag_metrics import LagSampler
+    from kafka_coord.monitor.metrics import LagSampler
 
     return LagSampler(
         partial(connect_with, settings.zookeeper, settings),

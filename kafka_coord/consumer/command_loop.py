@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kafka_coord.channel.interface import MemberChannel
-from kafka_coord.channel.operations import Offsets, Registration, in_order
+from kafka_coord.channel.operations import MemberChannel, Offsets, Registration, in_order
 from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import MalformedValue, MembershipLost, StoreError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, Command, CommandId, StartFetcher, StartPoint, StopFetcher, TopicPartition

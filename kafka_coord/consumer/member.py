@@ -24,8 +24,7 @@ from typing import Any, ClassVar, Generic, Self, Unpack
 from msgspec import structs
 
 from kafka_coord.consumer.command_loop import ConsumerStats
-from kafka_coord.consumer.connector import Connector
-from kafka_coord.consumer.connector_thread import ConnectorThread
+from kafka_coord.consumer.connector import Connector, ConnectorThread
 from kafka_coord.consumer.fetcher import Stream
 from kafka_coord.consumer.fetchers import FetchClients, KafkaFetchers, client_settings
 from kafka_coord.consumer.other_clients import (

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, Unpack
 
 from msgspec import structs
 
-from kafka_coord.channel.interface import SessionHandle
+from kafka_coord import __version__
+from kafka_coord.channel.operations import SessionHandle
 from kafka_coord.consumer.record import K, V
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import Member, Mode, Subscription, TopicPartition
 from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import generated, legal
 from kafka_coord.model.partitions import MAX_STREAMS
-from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
     import ssl

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketClient, SocketLink
 from kafka_coord.channel.messages import ClusterMetadata
+from kafka_coord.channel.operations import MemberChannel, SessionHandle
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.settings import ConsumerOptions, MemberSettings, ReadingSettings, between
@@ -21,7 +21,7 @@ from kafka_coord.errors import MalformedValue, SettingsError, StoreUnavailable
 from kafka_coord.kafka.brokers import BrokerDirectory, choose
 from kafka_coord.model import Broker
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import SessionState, Store
 

@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-VERSION = re.findall(r'__version__ = "(.+)"', (HERE.parent / "version.py").read_text())[0]
+VERSION = re.findall(r'__version__ = "(.+)"', (HERE.parent / "__init__.py").read_text())[0]
 
 
 class WithoutSetup(build_py):

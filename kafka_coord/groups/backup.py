@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from kafka_coord import __version__
 from kafka_coord.errors import MalformedValue, RequestRefused, SettingsError, UnknownVersion
 from kafka_coord.model import CoordinatorInfo, Ledger
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.codec import Count, JsonObject
 from kafka_coord.model.names import LOG_PARTITIONS
 from kafka_coord.model.sequences import parts
-from kafka_coord.version import __version__
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import read_restored
 from kafka_coord.zk.root import read_cluster_record

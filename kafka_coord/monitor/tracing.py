@@ -17,11 +17,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span
 
+from kafka_coord import __version__
 from kafka_coord.coordinator.decision_writer import PreparedPlan
 from kafka_coord.coordinator.execute import NewCommands
 from kafka_coord.coordinator.steps import SetTarget, WriteLedgerAndCommands
 from kafka_coord.model import Decision, parse_command_id
-from kafka_coord.version import __version__
 from kafka_coord.zk.store import Clock
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.consumer.connector import Connector
-from kafka_coord.consumer.connector_thread import ConnectorThread
+from kafka_coord.consumer.connector import Connector, ConnectorThread
 from kafka_coord.consumer.settings import member_settings
 from kafka_coord.consumer.troubles import Absences, look_in_zookeeper, missing_topics
 from kafka_coord.errors import (

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from kafka_coord import __version__
 from kafka_coord.consumer.other_clients import check_properties
 from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
 from kafka_coord.groups.cluster import read_cluster
@@ -34,7 +35,6 @@ from kafka_coord.model.offsets import LogRange
 from kafka_coord.monitor.exposition import Exposition, gauge, labelled
 from kafka_coord.settings import load_settings
 from kafka_coord.spark.ranges import PlannedBatch
-from kafka_coord.version import __version__
 from kafka_coord.zk import connect_with
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_coord
+from kafka_coord import __version__
 from kafka_coord.errors import ConsumerError, DevClusterError, NotFound, SettingsError
-from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,7 @@ from typing import Any, Self
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
 from kafka_coord import AsyncConsumer, Consumer
-from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.channel.operations import Holder, Offsets, Registration
 from kafka_coord.consumer.fetchers import FetchClients
 from kafka_coord.consumer.settings import MemberSettings, stream_count
 from kafka_coord.consumer.transport import Endpoint
@@ -43,7 +42,7 @@ from kafka_coord.model import (
     TopicPartition,
 )
 from kafka_coord.model.offsets import Coverage
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher, WatchEvent, WatchType
 
 _LATEST, _EARLIEST = -1, -2
@@ -324,7 +323,7 @@ class FakeGroups:
 
 
 class FakeChannel:
-    """Implements :class:`kafka_coord.channel.interface.MemberChannel`."""
+    """Implements :class:`kafka_coord.channel.operations.MemberChannel`."""
 
     def __init__(self, groups: FakeGroups, group: str, consumer: str) -> None:
         self._groups = groups

@@ -6,6 +6,7 @@ settings. Both load kazoo on first use, so code that needs only the store's inte
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kafka_coord.zk.options import ZkOptions
     from kafka_coord.zk.session import KazooStore, connect
 
-__all__ = ["KazooStore", "connect", "connect_with", "zookeeper_options"]
+__all__ = ["KazooStore", "SystemClock", "connect", "connect_with", "zookeeper_options"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +26,22 @@ def __getattr__(name: str) -> Any:
 
         return getattr(session, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class SystemClock:
+    """Implements :class:`kafka_coord.zk.store.Clock`. Tests use other clocks, so that they do not have to wait."""
+
+    def monotonic(self) -> float:
+        """Returns the seconds since boot, including suspended time if the system reports it. On Linux,
+        ``time.monotonic()`` stops while a laptop is suspended, so when it wakes up, a session deadline on that clock
+        would still look valid although the server ended the session long ago."""
+        try:
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        except (AttributeError, OSError):  # not Linux
+            return time.monotonic()
+
+    def time(self) -> float:
+        return time.time()
 
 
 def connect_with(settings: ZooKeeperSettings, source: Settings | None = None) -> KazooStore:

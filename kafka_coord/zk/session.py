@@ -18,11 +18,10 @@ from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from kafka_coord.errors import BadVersion, MultiFailed, NoAuth, NoNode, StoreError, StoreUnavailable
-from kafka_coord.zk import bulk, kazoo_private, layout
+from kafka_coord.zk import SystemClock, bulk, kazoo_private, layout
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
 from kafka_coord.zk.calls import Calls, Unsupported
-from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.kazoo_private import KazooHandler, translated
 from kafka_coord.zk.kazoo_session import KazooSession, PersistentWatches
 from kafka_coord.zk.options import ConnectString, ZkOptions, parse_connect_string, renewed_credentials, to_kazoo

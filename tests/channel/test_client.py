@@ -13,7 +13,7 @@ from kafka_coord.channel.link import SocketClient, SocketLink, _Line, ask_cluste
 from kafka_coord.errors import NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Subscription
 from kafka_coord.model import json_fields as fields
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from tests.waiting import eventually
 
 

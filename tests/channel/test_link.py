@@ -11,8 +11,7 @@ from kafka_coord.channel.frames import AnsweredRequest, Asked, BadFrame, Event, 
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.membership import SAFETY
 from kafka_coord.channel.messages import ClusterMetadata
-from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.channel.operations import Holder, Registration
 from kafka_coord.errors import MembershipLost, NoAuth, StoreUnavailable
 from kafka_coord.model import CommandId, Member, Subscription, TopicPartition, parse_command_id
 from kafka_coord.model import json_fields as fields

@@ -7,12 +7,11 @@ from contextlib import closing
 
 import pytest
 
-from kafka_coord.channel.operations import Registration, command_op
-from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.channel.operations import Holder, Registration, command_op
+from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import MembershipLost, StoreUnavailable
 from kafka_coord.model import CommandType, PartitionSet, StopFetcher, TopicPartition
-from kafka_coord.zk import connect, kazoo_private, layout
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock, connect, kazoo_private, layout
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import SessionState, WatchEvent, WatchType
 from tests.waiting import eventually

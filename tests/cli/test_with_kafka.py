@@ -15,7 +15,7 @@ import pytest
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.lag_metrics import LagSampler, measure_lags
+from kafka_coord.monitor.metrics import LagSampler, measure_lags
 from kafka_coord.zk import connect
 from kafka_coord.zk.brokers import read_brokers
 from tests.cli.running import Run, run, started

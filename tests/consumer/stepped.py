@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.channel.operations import Holder, Offsets, Registration
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.model import Command, CommandId, PartitionSet, StartPoint, TopicPartition
 from kafka_coord.zk.store import Clock, SessionListener, SessionState, Watcher

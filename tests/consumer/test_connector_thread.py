@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.consumer.connector_thread import ConnectorThread
+from kafka_coord.consumer.connector import ConnectorThread
 from kafka_coord.errors import ConsumerError
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from tests.consumer.stepped import PARTITION, ChannelByHand, Connected, Member
 from tests.waiting import eventually
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kafka_coord import Consumer, ConsumerIdInUse, InvalidName, InvalidPattern, MembershipLost, SettingsError
-from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.channel.operations import Holder, Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import SubscriptionKind, TopicPartition
 from kafka_coord.zk import connect, layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.channel.operations import Holder
 from kafka_coord.errors import ConsumerIdInUse, StoreUnavailable
 from tests.consumer.stepped import REGISTRATION, ChannelByHand, Member
 

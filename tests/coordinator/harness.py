@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.channel.operations import Holder, Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.coordinator.deadlines import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.kafka_znodes import topic_value

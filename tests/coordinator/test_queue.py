@@ -3,7 +3,7 @@
 import threading
 
 from kafka_coord.coordinator.queue import CALM_EVERY, RebalanceRequestQueue
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from tests.coordinator.clock import ManualClock
 from tests.waiting import eventually
 

@@ -17,8 +17,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import Member, Subscription
 from kafka_coord.model import json_fields as fields
-from kafka_coord.zk import layout
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock, layout
 from kafka_coord.zk.store import SessionState
 from tests.coordinator.harness import World
 from tests.waiting import eventually

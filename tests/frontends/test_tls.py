@@ -25,7 +25,7 @@ from kafka_coord.frontends.socket.access import GatewayOptions, SocketAccess, Us
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.doctor import instances
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from tests.coordinator.harness import World
 from tests.frontends.harness import HandConsumer, SocketInstance
 from tests.waiting import eventually

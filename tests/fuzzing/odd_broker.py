@@ -15,9 +15,8 @@ from typing import Any
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.wire.batches import LogRecord, encode_batch
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
-from kafka_coord.wire.definition import Struct, read_definition
 from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_frame, client_software, peek, read_header
-from kafka_coord.wire.messages import BadMessage, Message, Record, message
+from kafka_coord.wire.messages import BadMessage, Message, Record, Struct, message, read_definition
 from tests.fuzzing.mutations import Form, spoilt
 from tests.fuzzing.odd_values import TEXTS, make_odd
 from tests.fuzzing.tree_targets import LOGGED, log_record

@@ -23,7 +23,7 @@ from kafka_coord.model.codec import dec_hook
 from kafka_coord.model.names import partition_of
 from kafka_coord.monitor.dashboard.routes import ROUTES, TASKS, Route
 from kafka_coord.monitor.dashboard.sources import NotReadYet, Sources
-from kafka_coord.monitor.lag_metrics import measure_lags
+from kafka_coord.monitor.metrics import measure_lags
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import GroupRecord, Records, change_kinds
 from kafka_coord.zk.root import ClusterRecord, Source, finish_tree, make_tree

@@ -17,7 +17,7 @@ from unittest import mock
 
 import click
 
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from tests.fuzzing.odd_broker import running
 from tests.fuzzing.odd_cluster import ASKING, EMPTY, READING, WRITING, OddCluster, write_tree, znodes
 from tests.fuzzing.odd_files import OF_FILES, OddAcls, write_files

@@ -25,9 +25,9 @@ PLANTED = (
     ),
     ("coordinator/plan/target.py", "import time", "- kafka_coord.coordinator.plan.target -> time"),
     (
-        "coordinator/assignors/load_balancing.py",
+        "coordinator/assignors/kept_partitions.py",
         "import random",
-        "- kafka_coord.coordinator.assignors.load_balancing -> random",
+        "- kafka_coord.coordinator.assignors.kept_partitions -> random",
     ),
     ("channel/frames.py", "import socket", "- kafka_coord.channel.frames -> socket"),
     (

@@ -67,7 +67,7 @@ from tests.mutation import mutator, trial
 from tests.mutation.targets import ROOT, Target
 
 trial.preload()
-module = ROOT / "kafka_coord/coordinator/assignors/built_in.py"
+module = ROOT / "kafka_coord/coordinator/assignors/__init__.py"
 tests = tuple(f"tests/coordinator/assignors/test_{name}.py" for name in ("range", "roundrobin", "weighted"))
 target = Target("kafka_coord/coordinator/assignors", tests, 0)
 tree = ast.parse(module.read_text())

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
+from kafka_coord import __version__
 from kafka_coord.cli.main import cli
-from kafka_coord.version import __version__
 
 _NAME = "kafka-coord"
 _COMPLETIONS = {"bash": _NAME, "zsh": f"_{_NAME}", "fish": f"{_NAME}.fish"}

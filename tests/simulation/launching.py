@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import Register
+from kafka_coord.channel.operations import MemberChannel, SessionHandle
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors

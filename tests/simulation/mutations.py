@@ -31,7 +31,7 @@ from kafka_coord.frontends.members.machine.stimuli import MemberWritten
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.frontends.members.writes import Writer
-from kafka_coord.frontends.socket.heard import HeardNote
+from kafka_coord.frontends.socket.gateway import HeardNote
 from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, Zxids
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection

@@ -8,7 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
-from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.channel.operations import Holder
 from kafka_coord.groups.requests import submit
 from kafka_coord.model import GroupSettings, Request, RequestType, StartFetcher
 from kafka_coord.model import json_fields as fields

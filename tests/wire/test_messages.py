@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.wire.definition import snake_case
-from kafka_coord.wire.messages import BadMessage, message
+from kafka_coord.wire.messages import BadMessage, message, snake_case
 from tests.wire.values import SmallNumbers, definitions, random_message
 
 NAMES = definitions()

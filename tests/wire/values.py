@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kafka_coord.wire.definition import FIXED, Field, read_definition
-from kafka_coord.wire.messages import Message, message
+from kafka_coord.wire.messages import FIXED, Field, Message, message, read_definition
 
 _WHOLE = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 

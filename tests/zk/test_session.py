@@ -11,7 +11,7 @@ import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from kafka_coord.zk.session import KazooStore, connect
 from kafka_coord.zk.store import GetData, SessionState, SetData, WatchEvent
 from tests.waiting import eventually

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from msgspec import structs
 
-from kafka_coord.cli import completion
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.failures import Stopping, stopping_at_signals
 from kafka_coord.cli.opening import open_cluster, open_groups
@@ -22,6 +21,7 @@ from kafka_coord.cli.options import (
     acting,
     any_group_argument,
     asking_options,
+    assignors,
     confirm,
     group_argument,
     kind_option,
@@ -210,7 +210,7 @@ def resume(groups: tuple[str, ...], everywhere: bool, dry_run: bool, reason: str
 @click.option(
     "--assignor",
     metavar="NAME",
-    shell_complete=completion.assignors,
+    shell_complete=assignors,
     help="The assignor: range, roundrobin, sticky, weighted, an installed one, or 'default'.",
 )
 @click.option(

@@ -1,7 +1,7 @@
 """Handles one Kafka client's connection.
 
 Requests are answered in the order they arrive. Requests for the broker, and its responses, are passed on piece by piece
-as they arrive (:mod:`~kafka_coord.frontends.kafka.broker_end`); only the few responses that this instance changes are
+as they arrive (:mod:`~kafka_coord.frontends.kafka.clients`); only the few responses that this instance changes are
 buffered whole.
 
 Like a broker, this instance does not take another request while it answers one: further input pauses reading and
@@ -31,8 +31,7 @@ from kafka_coord.frontends.kafka.access import (
     Access,
     principal_of_login,
 )
-from kafka_coord.frontends.kafka.broker_end import HIGH_WATER, BrokerEnd
-from kafka_coord.frontends.kafka.clients import CLOSING_S
+from kafka_coord.frontends.kafka.clients import CLOSING_S, HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.native import PassedOn
 from kafka_coord.frontends.kafka.routing import (
     CHANGES_TOPICS,

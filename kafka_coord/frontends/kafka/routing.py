@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kafka_coord.wire.definition import Versions
 from kafka_coord.wire.frames import API_VERSIONS, answer_start, peek, read_header
-from kafka_coord.wire.messages import BadMessage, Message, message
+from kafka_coord.wire.messages import BadMessage, Message, Versions, message
 
 PRODUCE, FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 1, 17, 36
 OFFSET_COMMIT, HEARTBEAT = 8, 12

@@ -8,8 +8,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from kafka_coord.coordinator import assignors as loading
-from kafka_coord.coordinator.assignors import Assignor, load_assignors
-from kafka_coord.coordinator.assignors.built_in import StickyAssignor
+from kafka_coord.coordinator.assignors import Assignor, StickyAssignor, load_assignors
 
 
 class Working:

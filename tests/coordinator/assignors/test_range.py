@@ -3,7 +3,7 @@ n = P / T, extra = P % T, thread i of the sorted thread ids gets n (+ 1 if i < e
 
 from __future__ import annotations
 
-from kafka_coord.coordinator.assignors.built_in import RangeAssignor
+from kafka_coord.coordinator.assignors import RangeAssignor
 from tests.coordinator.assignors.build import by_stream, group, written
 
 

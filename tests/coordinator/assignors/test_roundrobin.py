@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.coordinator.assignors.built_in import RoundRobinAssignor
+from kafka_coord.coordinator.assignors import RoundRobinAssignor
 from tests.coordinator.assignors.build import group, written
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_coord.coordinator.assignors import AssignmentInputs, Target
-from kafka_coord.coordinator.assignors.built_in import StickyAssignor
+from kafka_coord.coordinator.assignors import AssignmentInputs, StickyAssignor, Target
 from kafka_coord.coordinator.plan.target import fault_in
 from kafka_coord.model import PartitionSet
 from tests.coordinator.assignors.build import group, moves, sizes, written

@@ -8,8 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_coord.coordinator.assignors import AssignmentInputs, Target
-from kafka_coord.coordinator.assignors.built_in import WeightedAssignor
+from kafka_coord.coordinator.assignors import AssignmentInputs, Target, WeightedAssignor
 from kafka_coord.coordinator.assignors.kept_partitions import components
 from kafka_coord.coordinator.plan.target import fault_in
 from tests.coordinator.assignors.build import group, moves, sizes

@@ -24,8 +24,7 @@ from kafka_coord.groups.group import AgeBy
 from kafka_coord.groups.lag import LagService
 from kafka_coord.groups.next_records import NextRecords, probe_with
 from kafka_coord.model import Cause, GroupKind
-from kafka_coord.monitor.lag_metrics import LagSampler
-from kafka_coord.monitor.metrics import MetricsServer
+from kafka_coord.monitor.metrics import LagSampler, MetricsServer
 from kafka_coord.zk import connect
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import ELECTED, Front

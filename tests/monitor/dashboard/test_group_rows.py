@@ -14,8 +14,7 @@ from kafka_coord.groups.managed import group_row
 from kafka_coord.groups.state import read_groups
 from kafka_coord.monitor.dashboard import group_rows
 from kafka_coord.monitor.dashboard.group_rows import GroupRows
-from kafka_coord.zk import layout
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock, layout
 from tests.coordinator.harness import RESTS_SOON, World
 from tests.monitor.written import Tree
 from tests.simulation.store import connected_store

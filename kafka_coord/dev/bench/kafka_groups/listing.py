@@ -21,7 +21,7 @@ from kafka_coord.groups.group import AgeBy
 from kafka_coord.groups.lag import LagService
 from kafka_coord.groups.next_records import next_records_of
 from kafka_coord.kafka.librdkafka import produce
-from kafka_coord.monitor.lag_metrics import measure_lags
+from kafka_coord.monitor.metrics import measure_lags
 from kafka_coord.settings import ServeSettings
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.store import Create, SetData, Store

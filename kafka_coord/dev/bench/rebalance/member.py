@@ -18,19 +18,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TextIO
 
-from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketClient, SocketLink
-from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.operations import MemberChannel, Offsets, Registration, SessionHandle
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.consumer.connector import Connector
-from kafka_coord.consumer.connector_thread import ConnectorThread
+from kafka_coord.consumer.connector import Connector, ConnectorThread
 from kafka_coord.consumer.transport import ANSWER_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.bench.rebalance.journal import Line, What
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import NO_OFFSET, CommandId, PartitionSet, StartPoint, TopicPartition
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from kafka_coord.zk.session import connect
 
 Note = Callable[[What, Iterable[TopicPartition]], None]

@@ -29,7 +29,7 @@ from kafka_coord.dev.bench.rebalance.member import ModelFetchers
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import StartPoint, TopicPartition
 from kafka_coord.settings import host_and_port
-from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk import SystemClock
 from kafka_coord.zk.store import SessionState
 
 _SAY_S = 0.25
