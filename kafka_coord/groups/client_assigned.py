@@ -183,8 +183,12 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
     damaged: list[MalformedValue] = []
     records = read_kinds(instances.store, unreadable=damaged) if directory.is_used else {}
     kinds = defaultdict(lambda: GroupKind.NATIVE, {name: one.kind for name, one in records.items()})
-    names = None if wanted is None else [name for name in wanted if kinds[name] in ASKED]
-    listing = partial(_list, wanted=names, chosen=lambda name: kinds[name] in ASKED)
+
+    def is_asked(name: str) -> bool:
+        return kinds[name] in ASKED
+
+    names = None if wanted is None else list(filter(is_asked, wanted))
+    listing = partial(_list, wanted=names, chosen=is_asked)
     responses, silent = instances.ask_each(directory.addresses, listing)
     found: dict[str, ClientGroup] = {}
     missing = [LISTS_A_PART] if any(one.is_part for one in responses.values()) else []

@@ -157,8 +157,11 @@ class GroupDirectory:
     def __init__(self, instances: AskedInstances) -> None:
         self.store, self._instances = instances.store, instances
         self._managed, listing = ManagedVerbs(instances), SharedListing(instances)
-        kinds = self._managed, ClientAssignedVerbs(instances, listing), NativeVerbs(instances, listing)
+        self._native = NativeVerbs(instances, listing)
+        kinds = self._managed, ClientAssignedVerbs(instances, listing), self._native
         self._of: dict[str, GroupVerbs] = {one.kind: one for one in kinds}
+        self.new: GroupVerbs = self._managed
+        """The groups of the kind that an operator can create."""
 
     def of(self, kind: str) -> GroupVerbs:
         return self._of[GroupKind(kind)]
@@ -172,30 +175,28 @@ class GroupDirectory:
         record, or with an unreadable one, is managed if it is in ZooKeeper. Otherwise it can only be native, if any
         instance has ever served Kafka clients. Raises :class:`NotFound`, which lists the existing groups,
         :class:`InvalidName`, and :class:`~kafka_coord.errors.MalformedValue`."""
-        managed = self.of(GroupKind.MANAGED)
         try:
             record = read_kinds(self.store, [group]).get(group)
         except MalformedValue:
-            if not managed.exists([group])[group]:
+            if not self._managed.exists([group])[group]:
                 raise
             record = None
         kind = wanted or (record.kind if record is not None else None)
         if kind is not None:
             self.of(kind).require_name(group)
             return self.of(kind)
-        if managed.exists([group])[group]:
-            return managed
+        if self._managed.exists([group])[group]:
+            return self._managed
         if self._instances.directory().is_used:
-            return self.of(GroupKind.NATIVE)
-        managed.require_name(group)
+            return self._native
+        self._managed.require_name(group)
         snapshot_of(self.store, group)
         raise NotFound(f"no group {group!r}")
 
     def may_create(self, group: str, wanted: str | None) -> bool:
-        """Returns whether the group does not exist, and could be created as a managed group, of the ``wanted`` kind."""
-        managed = self.of(GroupKind.MANAGED)
+        """Returns whether the group does not exist, and could be created (see :attr:`new`), of the ``wanted`` kind."""
         kinds = self.kinds(wanted)
-        return managed in kinds and is_legal(group) and not any(one.exists([group])[group] for one in kinds)
+        return self.new in kinds and is_legal(group) and not any(one.exists([group])[group] for one in kinds)
 
     def require_coordinator(self, group: str) -> int:
         """Returns the broker id of the instance that coordinates the group, or would if it were client-assigned. Raises

@@ -575,6 +575,9 @@ class ManagedVerbs(GroupVerbs):
         resume(self.store, group, by=acting.by, reason=acting.reason)
         return AnswerDocument.done("resume", group, f"group {group} resumed")
 
+    def require_settings(self, group: str) -> None:
+        """Each managed group has settings."""
+
     def settings(self, group: str) -> GroupSettings:
         observation = snapshot_of(self.store, group)[1].observation
         for one in observation.unreadable:

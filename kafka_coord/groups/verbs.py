@@ -207,6 +207,11 @@ class GroupVerbs(ABC):
         immediately."""
         raise self._refused("rebalanced by hand", group, acting)
 
+    def require_settings(self, group: str) -> None:
+        """Raises :class:`RequestRefused` if such a group has no settings."""
+        self.require(group)
+        raise self._refused("given settings", group)
+
     def settings(self, group: str) -> GroupSettings:
         """Returns the stored settings. Raises :class:`MalformedValue` if they are unreadable."""
         raise self._refused("given settings", group)

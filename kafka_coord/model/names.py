@@ -167,19 +167,19 @@ def _options(max_bytes: int) -> Any:
     return options
 
 
-COORDINATED, NATIVE = "coordinated", "native"
+_SERVED, _PASSED_ON = "coordinated", "native"
 
 
 def left_to_brokers(setting: str | None) -> Callable[[str], bool]:
     """Returns whether a new group with a name is left to the brokers, by ``new_groups``: ``coordinated`` (none, as by
     default), ``native`` (all), or ``native:PATTERN`` (those whose whole names match). Raises
     :class:`InvalidPattern`."""
-    which, colon, pattern = (setting or COORDINATED).partition(":")
-    if which not in {COORDINATED, NATIVE} or (colon and which != NATIVE):
+    which, colon, pattern = (setting or _SERVED).partition(":")
+    if which not in {_SERVED, _PASSED_ON} or (colon and which != _PASSED_ON):
         raise InvalidPattern(f"new_groups is {which[:80]!r}; use coordinated, native or native:PATTERN")
     if colon:
         return group_pattern(pattern, "new_groups").fits
-    return lambda _name: which == NATIVE
+    return lambda _name: which == _PASSED_ON
 
 
 LOG_PARTITIONS = 50

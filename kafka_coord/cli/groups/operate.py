@@ -280,19 +280,17 @@ def settings(
     if assignor == "default":
         changes["assignor"] = None
     with open_groups() as directory:
-        store, managed = directory.store, directory.of(GroupKind.MANAGED)
-        if not create and (groups := directory.find(group)) is not managed:
-            groups.require(group)
-            groups.settings(group)  # its kind says why it has none
+        store, groups = directory.store, directory.new if create else directory.find(group)
+        groups.require_settings(group)
         if dry_run:
-            _show_dry_run(output, managed.dry_settings(group, changes))
+            _show_dry_run(output, groups.dry_settings(group, changes))
             return
         if changes or create:
             effective = change_settings(
                 store, group, lambda old: structs.replace(old, **changes), by=who(), reason=reason, create=create
             )
         else:
-            effective = managed.settings(group)
+            effective = groups.settings(group)
         path = layout.group(group)
         data = store.get(path).data
         try:
@@ -402,11 +400,13 @@ def _exported(directory: GroupDirectory, group: str | None) -> Iterator[str]:
     else:
         found = [(group, directory.find(group))]
     for name, groups in found:
-        if groups is not directory.of(GroupKind.MANAGED):
+        try:
+            settings = groups.settings(name)
+        except RequestRefused:
             yield f"# {name!r} is {groups.kind}: it has no settings"
             continue
         words = ["kafka-coord", "groups", "settings", name, "--create"]
-        for setting, value in structs.asdict(groups.settings(name)).items():
+        for setting, value in structs.asdict(settings).items():
             if value != getattr(GroupSettings(), setting):
                 words += [f"--{setting.replace('_', '-')}", str(value)]
         yield shlex.join(words)

@@ -45,7 +45,7 @@ from kafka_coord.groups.reset import (
 )
 from kafka_coord.groups.verbs import GroupVerbs
 from kafka_coord.kafka.offsets import BrokerLog
-from kafka_coord.model import GroupKind, PartitionSet, TopicPartition
+from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.zk.brokers import await_new
 
 _COLUMNS = columns(
@@ -195,9 +195,9 @@ def reset_offsets(
         directory = GroupDirectory(instances)
         choice = _Choice(rule, scope, file, rule.copied(directory, named, kind), of_all=all_groups)
         missing = [group for group in named if directory.may_create(group, kind)]
-        managed, who_acts = directory.of(GroupKind.MANAGED), acting(reason, timeout_s)
-        new = _create(managed, missing, who_acts, allowed=create, execute=execute)
-        wanted = [(group, managed if group in new else directory.find(group, kind)) for group in named]
+        who_acts = acting(reason, timeout_s)
+        new = _create(directory.new, missing, who_acts, allowed=create, execute=execute)
+        wanted = [(group, directory.new if group in new else directory.find(group, kind)) for group in named]
         wanted = wanted or _every_group(directory, kind)
         for _, of_kind in wanted if pause else ():
             of_kind.require_pausable()
@@ -265,7 +265,7 @@ def _every_group(directory: GroupDirectory, kind: str | None) -> list[tuple[str,
 
 
 def _create(
-    managed: GroupVerbs, groups: Sequence[str], who_acts: Acting, *, allowed: bool, execute: bool
+    of_kind: GroupVerbs, groups: Sequence[str], who_acts: Acting, *, allowed: bool, execute: bool
 ) -> Sequence[str]:
     """Creates the groups. Without ``execute``, only returns them."""
     for group in groups:
@@ -274,7 +274,7 @@ def _create(
         if not execute:
             note(f"group {group} does not exist; --execute creates it")
             continue
-        managed.create(group, who_acts)
+        of_kind.create(group, who_acts)
     return () if execute else groups
 
 

@@ -276,10 +276,10 @@ class Conversions:
         kind, term = self._kinds.of(name), self._manager.terms.get(partition_of(name))
         if term is None or self._groups.is_changing(name, or_writing=False):
             return Error.COORDINATOR_LOAD_IN_PROGRESS
-        if kind is GroupKind.MANAGED and self._manager.has(name):
-            error = await self._groups.take_over(name, why)
+        if kind is GroupKind.MANAGED:
+            error = await self._groups.take_over(name, why) if self._manager.has(name) else Error.NONE
             return Error.NONE if error is Error.UNKNOWN_MEMBER_ID else error  # members hold the partitions already
-        if kind in {None, GroupKind.MANAGED} or not is_legal(name):
+        if kind is None or not is_legal(name):
             return Error.NONE
         with self._groups.clearing(name):
             return await self._managed.administration.clear(name, why, by, term.znode_version)

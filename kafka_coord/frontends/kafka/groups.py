@@ -84,7 +84,7 @@ class Groups:
         self.check_served(name)
         kind = self._kinds.of(name) or await self._finder.first_contact(name, why)
         self.check_served(name)
-        if why.newcomer and self._finder.is_or_becomes_managed(name, kind, why):
+        if why.newcomer and self._finder.with_newcomer(name, kind, why) is GroupKind.MANAGED:
             refuse(await self.take_over(name, why.newcomer))
             kind = GroupKind.MANAGED
             self._managed.groups.add(name)  # a classic client may join before the newcomer is registered

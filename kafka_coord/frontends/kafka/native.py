@@ -546,16 +546,19 @@ class NativeGroups:
             await self.kinds.wait_known(one)
         if name in _WAITING and call.client_id != FOR_BROKERS:
             await self.kinds.thawed(groups)
-        if not groups or not all(self.is_meant(call, one) for one in groups) or name == "DeleteGroups":
+        if not self._are_meant(call, groups) or name == "DeleteGroups":
             return None
         if await self._newest(name) < call.version:
             return None
         if name in _JOINS:
             await self._joins_again(name, call)
         # nothing is awaited from here on: what is asked now holds until the request counts as passed on
-        if self._is_frozen(name, call, groups) or not all(self.is_meant(call, one) for one in groups):
+        if self._is_frozen(name, call, groups) or not self._are_meant(call, groups):
             return None
         return self._begun(name, call, groups)
+
+    def _are_meant(self, call: Call, groups: Sequence[str]) -> bool:
+        return bool(groups) and all(self.is_meant(call, one) for one in groups)
 
     def _begun(self, name: str, call: Call, groups: Sequence[str]) -> PassedOn:
         """Notes that a request is passed on. Of members, a take-over must know the generation and the timeouts."""
@@ -786,7 +789,8 @@ class NativeGroups:
         Raises :class:`GroupError`, and :class:`OSError` as a request to the broker does."""
         request, lists = call.request, _list_of(name, call)
         groups = _groups_of(name, call)
-        if not any(self.is_meant(call, one) for one in groups):
+        are_theirs = [self.is_meant(call, one) for one in groups]
+        if not any(are_theirs):
             return await self._with_unmet(name, call, await ours(call))
         if lists is None:
             if name != "OffsetFetch" and self._is_frozen(name, call, groups):
@@ -794,8 +798,8 @@ class NativeGroups:
             return await self._answered_whole(name, call, groups)
         asked, told = lists
         sides: dict[bool, list[Any]] = {True: [], False: []}
-        for group, element in zip(groups, getattr(request, asked), strict=True):
-            sides[self.is_meant(call, group)].append(element)
+        for is_theirs, element in zip(are_theirs, getattr(request, asked), strict=True):
+            sides[is_theirs].append(element)
         theirs = await self._ask(name, call, _with(request, asked, sides[True]))
         if sides[False]:
             mine = await ours(Call(call.header, _with(request, asked, sides[False]), call.client))
@@ -1023,11 +1027,11 @@ class KindFinder:
             return GroupKind.MANAGED
         return GroupKind.CLIENT_ASSIGNED if self._manager.has(name) else None
 
-    def is_or_becomes_managed(self, name: str, kind: GroupKind, why: Why) -> bool:
-        """Returns whether the newcomer finds a managed group: the group is one, or is client-assigned without members,
-        and the newcomer needs a managed one."""
+    def with_newcomer(self, name: str, kind: GroupKind, why: Why) -> GroupKind:
+        """Returns the kind of the group in which the newcomer finds itself: a client-assigned one without members
+        becomes what the newcomer needs."""
         becomes = kind is GroupKind.CLIENT_ASSIGNED and not self._has_members(name)
-        return GroupKind.MANAGED in {kind, self._new(name, why) if becomes else None}
+        return self._new(name, why) if becomes else kind
 
     def _has_members(self, name: str) -> bool:
         machine = self._manager.group(name)

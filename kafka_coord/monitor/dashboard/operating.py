@@ -294,7 +294,7 @@ def _named(path: str) -> tuple[HttpAction, str | None]:
 
 def _find(directory: GroupDirectory, group: str, body: ActionBody) -> GroupVerbs:
     if isinstance(body, ResetBody) and body.create and directory.may_create(group, None):
-        return directory.of(GroupKind.MANAGED)
+        return directory.new
     return directory.find(group)
 
 
