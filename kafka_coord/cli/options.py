@@ -128,9 +128,7 @@ class Name(_NameType):
 _MOST_BYTES = (1 << 15) - 1
 """The longest string in Kafka's protocol."""
 GROUP = Name("group", managed_groups)
-ANY_GROUP = Name(
-    "group", all_groups, allows=lambda name: len(name.encode("utf-8", "surrogatepass")) <= _MOST_BYTES
-)
+ANY_GROUP = Name("group", all_groups, allows=lambda name: len(name.encode("utf-8", "surrogatepass")) <= _MOST_BYTES)
 CONSUMER = Name("consumer", members)
 MEMBER = Name("consumer", members, allows=str.isprintable)
 TOPIC = Name("topic", topics)

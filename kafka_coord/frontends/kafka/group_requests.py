@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import Error
@@ -146,11 +147,14 @@ class GroupCoordinator:
         form = message(f"{name}Request")
         header, at = read_header(frame, flexible=version in form.flexible)
         call = Call(header, form.decode(frame, version, at), client)
-        if (passed := await self.native.passes(name, call)) is not None:
-            return passed
+        work = self._handlers[name]
+        if self.native.may_concern(call):
+            if (passed := await self.native.passes(name, call)) is not None:
+                return passed
+            work = partial(self.native.answered, name, ours=work)
         self.client_assigned.tool_commits.asked(name, call)
         try:
-            response = await self.native.answered(name, call, self._handlers[name])
+            response = await work(call)
         except GroupError as refusal:
             response = _REFUSED[name](call, refusal)
         self._statistics.told(name, response)

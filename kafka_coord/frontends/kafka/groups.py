@@ -77,13 +77,15 @@ class Groups:
         """Returns the group, as an object of its kind. It need not exist. Converts an empty client-assigned group if
         its newcomer will be a managed member. Raises :class:`GroupError`: :class:`Loading`, NOT_COORDINATOR or
         COORDINATOR_NOT_AVAILABLE if this instance cannot serve the group, and why a conversion failed."""
-        if why.waits:
+        if why.waits and self._manager.availability(name) is Error.NOT_COORDINATOR:
             await self.look_again(name)
         if why.vouched:
             refuse(await self._manager.vouch(name))
         self.check_served(name)
-        kind = self._kinds.of(name) or await self._finder.first_contact(name, why)
-        self.check_served(name)
+        kind = self._kinds.of(name)
+        if kind is None:
+            kind = await self._finder.first_contact(name, why)
+            self.check_served(name)
         if why.newcomer and self._finder.with_newcomer(name, kind, why) is GroupKind.MANAGED:
             refuse(await self.take_over(name, why.newcomer))
             kind = GroupKind.MANAGED

@@ -147,6 +147,11 @@ class Kinds:
         """Returns whether the groups are recorded as being of the kind."""
         return all(self.of(one) is kind for one in groups)
 
+    def is_ours(self, group: str) -> bool:
+        """Returns whether the instances coordinate the group, and it is not moving."""
+        record = self.record_of(group)
+        return record is not None and not record.moving and record.kind is not GroupKind.NATIVE
+
     def maybe_native(self, groups: Iterable[str]) -> set[str]:
         """Returns the groups that are native, or have no record."""
         return {one for one in groups if self.of(one) in {None, GroupKind.NATIVE}}
@@ -538,6 +543,12 @@ class NativeGroups:
     def is_meant(self, call: Call, group: str) -> bool:
         """Returns whether the request means the group that the brokers coordinate."""
         return call.client_id == FOR_BROKERS or self.kinds.are(GroupKind.NATIVE, group)
+
+    def may_concern(self, call: Call) -> bool:
+        """Returns whether the brokers may have to do with the request: not if it is about one group, and the instances
+        coordinate that, as most are."""
+        group = getattr(call.request, "group_id", None)
+        return group is None or call.client_id == FOR_BROKERS or not self.kinds.is_ours(group)
 
     async def passes(self, name: str, call: Call) -> PassedOn | None:
         """Returns a token if the whole request goes to the broker as it came, else ``None``."""
