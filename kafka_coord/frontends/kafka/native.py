@@ -147,11 +147,6 @@ class Kinds:
         """Returns whether the groups are recorded as being of the kind."""
         return all(self.of(one) is kind for one in groups)
 
-    def is_ours(self, group: str) -> bool:
-        """Returns whether the instances coordinate the group, and it is not moving."""
-        record = self.record_of(group)
-        return record is not None and not record.moving and record.kind is not GroupKind.NATIVE
-
     def maybe_native(self, groups: Iterable[str]) -> set[str]:
         """Returns the groups that are native, or have no record."""
         return {one for one in groups if self.of(one) in {None, GroupKind.NATIVE}}
@@ -548,7 +543,9 @@ class NativeGroups:
         """Returns whether the brokers may have to do with the request: not if it is about one group, and the instances
         coordinate that, as most are."""
         group = getattr(call.request, "group_id", None)
-        return group is None or call.client_id == FOR_BROKERS or not self.kinds.is_ours(group)
+        record = self.kinds.record_of(group) if group is not None else None
+        is_ours = record is not None and not record.moving and record.kind is not GroupKind.NATIVE
+        return not is_ours or call.client_id == FOR_BROKERS
 
     async def passes(self, name: str, call: Call) -> PassedOn | None:
         """Returns a token if the whole request goes to the broker as it came, else ``None``."""
