@@ -50,7 +50,8 @@ class Worker:
 @contextmanager
 def producing(cluster: KafkaCluster, partitions: list[TopicPartition]) -> Iterator[dict[TopicPartition, int]]:
     """Writes to all partitions in turn until the block ends. Yields the number of records by partition."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 2, "log_level": 0})
+    exactly = {"enable.idempotence": True}  # a request that a busy broker answers late is sent again
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 2, "log_level": 0, **exactly})
     written = dict.fromkeys(partitions, 0)
     over = threading.Event()
 
