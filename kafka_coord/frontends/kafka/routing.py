@@ -8,7 +8,8 @@ instance runs at the address that its broker advertises, these responses pass un
 Versions of these that this instance does not know are not advertised.
 
 With ``--kafka-rewrite``, they contain the instances' addresses instead of the brokers', and ApiVersions omits the
-versions of Produce and Fetch that name leaders: each of these responses would have to be read as a whole.
+versions of Fetch that name leaders: each of these responses would have to be read as a whole. Those of Produce are
+small, and transactions of Kafka 4 need the newest version (KIP-890).
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ _TOPIC_IDS = 10
 """The first version of Metadata with topic ids. Brokers have supported it since 2.8."""
 _LEADER_NOT_AVAILABLE = 5
 _NO_LEADER = -1
-_WITHOUT_LEADERS = {PRODUCE: 9, FETCH: 15}
-"""The last versions of Produce and Fetch whose responses name no leaders."""
+_FETCH_WITHOUT_LEADERS = 15
+"""The last version of Fetch whose responses name no leaders."""
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
@@ -155,7 +156,7 @@ def patch_api_versions(frame: bytes, version: int, *, rewrites: bool = False) ->
         first = 0 if api_key == 9 else versions.first
         ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
     most = {api_key: message(naming.name).versions.last for api_key, naming in _NAMING.items()}
-    for api_key, last in (most | (_WITHOUT_LEADERS if rewrites else {})).items():
+    for api_key, last in (most | ({FETCH: _FETCH_WITHOUT_LEADERS} if rewrites else {})).items():
         if api_key in ranges:
             ranges[api_key].max_version = min(ranges[api_key].max_version, last)
     answer.api_keys = tuple(ranges.values())
