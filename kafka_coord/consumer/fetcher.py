@@ -47,6 +47,11 @@ _TRUNCATED = re.compile(r"truncation detected .*broker end offset is (\d+)")
 (KIP-320). It asks with OffsetForLeaderEpoch at each change of leader, and tells the end only in this text."""
 
 
+_monotonic = time.monotonic
+_SAID_AGAIN_S = 60.0
+"""How long an error of a partition that the broker repeats at each fetch is not said again, in seconds."""
+
+
 class FetchErrors:
     """Handles the errors of one stream, on the application's thread and without the stream's lock."""
 
@@ -61,6 +66,7 @@ class FetchErrors:
         self._client = client
         self._reset = reset
         self._troubles = troubles
+        self._said: dict[tuple[TopicPartition, int], float] = {}
 
     def handle(self, holding: HeldPartition, error: KafkaError) -> None:
         """Recovers from an error, or reports that the partition cannot be read for now."""
@@ -74,7 +80,8 @@ class FetchErrors:
         elif code in UNREADABLE:
             self._troubles(holding.partition, error)
             self._client.learn(holding.partition.topic)
-        else:
+        elif (now := _monotonic()) >= self._said.get((holding.partition, code), now):  # each fetch fails anew
+            self._said[holding.partition, code] = now + _SAID_AGAIN_S
             log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())
 
     def _truncated(self, holding: HeldPartition, end: int) -> None:
@@ -140,8 +147,6 @@ class FetchErrors:
         )
         self._partitions.seek(holding, end if self._reset is OffsetReset.LATEST else NO_OFFSET)
 
-
-_monotonic = time.monotonic
 
 _IDLE_SLICE_S = 0.1
 """The longest wait, in seconds, while there is nothing to fetch. It is short because Python handles signals only

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError
 
+from kafka_coord.consumer import fetcher
 from kafka_coord.consumer.fetcher import FetchErrors
 from kafka_coord.consumer.fetchers import KafkaFetchers
 from kafka_coord.consumer.settings import OffsetReset
@@ -65,6 +66,23 @@ def test_a_partition_that_starts_at_its_beginning_does_so_also_if_that_has_just_
     assert (holding.position, holding.fetch_from) == (NO_OFFSET, OFFSET_BEGINNING)
     assert holding.serial > before, "it is fetched anew"
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_an_error_that_the_broker_repeats_at_each_fetch_is_said_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a batch that its disk has damaged: ten fetches a second fail."""
+    clock = [1_000.0]
+    monkeypatch.setattr(fetcher, "_monotonic", lambda: clock[0])
+    holding, partitions = held(7)
+    errors = FetchErrors(partitions, NoBroker(), OffsetReset.LATEST, lambda _partition, _error: None)  # type: ignore[arg-type]
+    for _ in range(1_200):
+        errors.handle(holding, KafkaError(KafkaError.UNKNOWN))
+        clock[0] += 0.1
+    errors.handle(holding, KafkaError(KafkaError._BAD_MSG))
+    told = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert [("UNKNOWN" in one, "_BAD_MSG" in one) for one in told] == [(True, False), (True, False), (False, True)]
+    assert holding.position == 7, "it is tried again"
 
 
 class NoBroker:

@@ -15,11 +15,14 @@ import pytest
 
 from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.groups import Groups
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.kafka.connection import told_versions
 from kafka_coord.wire.consumer_protocol import assignment, encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message
+from kafka_coord.zk import layout
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.consumer_group_side import Beating, ConsumerGroupSide
 from tests.frontends.kafka.side_by_side import Side
@@ -426,3 +429,31 @@ def test_while_a_group_is_converted_its_clients_wait(front: Front, kind: Kind) -
         assert await kind.beat(side, member) is Error.NONE
 
     play(front, kind, contract)
+
+
+def test_no_answer_names_an_instance_that_is_gone_in_any_version_that_clients_are_offered(front: Front) -> None:
+    gone, asked, *_ = front.others
+    listener = front.listeners[asked]
+    bodies: dict[str, dict[str, Any]] = {
+        "Metadata": {"topics": (message("MetadataRequest").struct("MetadataRequestTopic")(name=TOPIC),)},
+        "DescribeCluster": {},
+        "Fetch": {"max_wait_ms": 0},
+        "Produce": {"acks": -1, "timeout_ms": 100},
+    }
+    front.store.delete(layout.instance(gone))
+    try:
+        eventually(lambda: gone not in listener.instances.running())
+        with RawClient(listener.address) as client:
+            offered = told_versions(client.ask("ApiVersions", 0, message("ApiVersionsRequest")()))
+            for name, body in bodies.items():
+                form = message(f"{name}Request")
+                first, last = offered[form.api_key or 0]
+                for version in range(first, last + 1):
+                    told = client.ask(name, version, form(**body))
+                    nodes = getattr(told, "brokers", None) or getattr(told, "node_endpoints", ())
+                    named = {getattr(one, "node_id", None) or one.broker_id for one in nodes}
+                    assert gone not in named, (name, version)
+                    assert named or name in {"Fetch", "Produce"}
+    finally:
+        front.publish(gone)
+    eventually(lambda: gone in listener.instances.running())
