@@ -58,6 +58,8 @@ class OddBroker:
         self.names: tuple[str, ...] = (GROUP, "orders", "flown")
         """The groups that it lists."""
         self.log_partitions: Sequence[int] = range(PARTITIONS)
+        self.log_start = 0
+        """The beginning of each log, which ends at 10."""
         self.told: list[str] = []
         """Its odd answers since the last :meth:`becomes`."""
         self._calm = True
@@ -268,7 +270,11 @@ class OddBroker:
                 topic(
                     name=one.name,
                     partitions=tuple(
-                        part(partition_index=p.partition_index, offset=0 if p.timestamp == -2 else 10, timestamp=1)
+                        part(
+                            partition_index=p.partition_index,
+                            offset=self.log_start if p.timestamp == -2 else 10,
+                            timestamp=1,
+                        )
                         for p in one.partitions
                     ),
                 )
