@@ -9,9 +9,8 @@ from contextlib import closing
 from typing import Any
 from urllib.error import HTTPError
 
-from kafka_coord.monitor.lag_metrics import measure_lags
-
 from kafka_coord.groups.lag import LagService
+from kafka_coord.monitor.metrics import measure_lags
 from tests.cli.running import run
 from tests.fuzzing.odd_cluster import OddCluster
 from tests.fuzzing.odd_requests import served
