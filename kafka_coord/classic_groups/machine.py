@@ -186,10 +186,14 @@ class Group:
         for member in self.metadata.members.values():
             member.expires_at = max(member.expires_at, now + member.session_timeout_s)
 
-    def emptied(self, generation_id: int) -> None:
-        """Notes that the log says that the group became empty in that generation."""
-        if self.owes_emptiness and generation_id == self.metadata.generation_id:
+    def emptied(self, generation_id: int, topic_ids: Mapping[str, str] | None = None) -> None:
+        """Notes that the log says that the group became empty in that generation, and which topics its members had."""
+        if generation_id != self.metadata.generation_id:
+            return
+        if self.owes_emptiness:
             self.owes_emptiness, self.metadata.departed = False, {}
+        if topic_ids is not None and not self.metadata.members:
+            self.metadata.topic_ids = dict(topic_ids)
 
     def end(self, error: Error) -> list[Instruction]:
         """Ends a group that was moved or deleted. Returns responses with ``error`` to all held requests."""

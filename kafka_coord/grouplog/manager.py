@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -357,13 +357,19 @@ class GroupMetadataManager:
         """Writes that the group is empty, if the log does not say so yet. Returns the outcome."""
         return await self._append(group_id, *self._emptiness(group_id))
 
-    def _emptiness(self, group_id: str) -> Iterator[_Part]:
-        """Yields the record that the group is empty, if the log does not say so yet. It must come before any record
-        that is true only of an empty group: after a refusal, neither is written."""
+    def _emptiness(self, group_id: str, forgotten: Collection[str] = ()) -> Iterator[_Part]:
+        """Yields the record that the group is empty, if the log does not say so yet, or names ``forgotten`` topics
+        among those of its last members. It must come before any record that is true only of an empty group: after a
+        refusal, neither is written."""
         group = self.group(group_id)
-        if group is not None and group.owes_emptiness:
-            empty = GroupMetadata(group_id, generation_id=group.metadata.generation_id)
-            yield _Part([group_record(group.metadata, {}, self.now_ms())], [GroupEntry(group_id, empty)])
+        if group is None:
+            return
+        known, owes = group.metadata, group.owes_emptiness
+        left = {topic: one for topic, one in known.topic_ids.items() if topic not in forgotten}
+        if owes or (known.state is ClassicState.EMPTY and left != known.topic_ids):
+            empty = GroupMetadata(group_id, generation_id=known.generation_id, topic_ids=left)
+            record = group_record(known, {}, self.now_ms() if owes else known.state_since_ms, left)
+            yield _Part([record], [GroupEntry(group_id, empty)])
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
         """Writes offsets to the log and returns the outcome. The offsets become visible once they are durable."""
@@ -387,11 +393,12 @@ class GroupMetadataManager:
             del self.states[partition_of(group_id)].groups[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
-        """Deletes the offsets of the given partitions, including those that are being written. Returns the outcome."""
+        """Deletes the offsets of the given partitions, including those that are being written. An empty group of which
+        no offset of a topic is left does not remember that its members read it. Returns the outcome."""
         known = self._keys(group_id)
-        return await self._append(
-            group_id, *self._removals(group_id, [where for where in partitions if where in known])
-        )
+        gone = [where for where in partitions if where in known]
+        forgotten = {topic for topic, _ in gone}.difference(topic for topic, _ in known.keys() - set(gone))
+        return await self._append(group_id, *self._removals(group_id, gone, forgotten))
 
     async def delete_group(self, group_id: str) -> Error:
         """Deletes the group's offsets and then the group itself. From this call on, the group can no longer be changed,
@@ -419,8 +426,8 @@ class GroupMetadataManager:
         empty = GroupMetadata(group_id, ClassicState.EMPTY, now_ms, generation, known.protocol_type)
         return await self.store_group(empty, {}) or await self.delete_group(group_id)
 
-    def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
-        yield from self._emptiness(group_id)
+    def _removals(self, group_id: str, gone: list[tuple[str, int]], forgotten: Collection[str] = ()) -> Iterator[_Part]:
+        yield from self._emptiness(group_id, forgotten)
         at_once = max(1, min(_REMOVED_BYTES, self.limits.append_bytes) // (len(group_id.encode()) + _TOPIC_BYTES))
         for part in parts(gone, at_once):
             yield _offsets_part(group_id, dict.fromkeys(part))
@@ -613,7 +620,7 @@ class PartitionState:
                 if not self._is_served:
                     self.groups[group] = Group(written, self._limits)
                 elif found := self.groups.get(group):
-                    found.emptied(written.generation_id)
+                    found.emptied(written.generation_id, written.topic_ids)
             case Heard():
                 if not self._is_served:  # what this term notes itself is for the next
                     self.sessions.noted(entry)

@@ -102,7 +102,8 @@ ASKED = (GroupKind.CLIENT_ASSIGNED, GroupKind.NATIVE)
 class ClientGroup:
     """A client-assigned or native group, as described by its coordinator. ``kafka_state`` is Kafka's name for its
     state. ``subscriptions`` are the topics of each member, in any order, or ``None`` if they are unknown. ``problem``
-    says why the committed offsets are unknown, or is ``""``."""
+    says why the committed offsets are unknown, or is ``""``. ``once_subscribed`` are the topics that the last members
+    of an empty group read, as far as its coordinator says: a broker does not."""
 
     group: str
     coordinator: int
@@ -115,6 +116,7 @@ class ClientGroup:
     unreadable: tuple[Unreadable, ...] = ()
     problem: str = ""
     kind: GroupKind = GroupKind.CLIENT_ASSIGNED
+    once_subscribed: frozenset[str] = frozenset()
 
     @property
     def log_partition(self) -> int | None:
@@ -153,7 +155,7 @@ class ClientGroup:
     @property
     def _topics(self) -> frozenset[str]:
         if not self.members and self.protocol_type == CONSUMER:  # what former members subscribed to, as far as is known
-            return frozenset(tp.topic for tp in self.committed)
+            return self.once_subscribed | {tp.topic for tp in self.committed}
         return frozenset().union(*filter(None, self.subscriptions))
 
     def _subscribed(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
@@ -473,6 +475,7 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
             )
             if is_consumer and value and decode(value) is None
         ),
+        once_subscribed=frozenset(described.once_subscribed),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.session import KazooStore
+from tests.cli.running import run
 from tests.conftest import _shared_servers, brokers_of_a_run
 from tests.consumer.reading import read
 from tests.frontends.harness import SocketInstance
@@ -30,11 +32,12 @@ from tests.waiting import eventually, write
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 LED, UNLED = TopicPartition("flights", 0), TopicPartition("flights", 1)
+WAITING = "waiting"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Two brokers. The first leads partition 0 of ``flights``, the second leads partition 1, and is stopped."""
+    """Two brokers. The first leads partition 0 of each topic, the second leads partition 1, and is stopped."""
     directory = tmp_path_factory.mktemp("leaderless")
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
@@ -42,7 +45,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     ):
         _shared_servers.extend(made.brokers)
         admin = AdminClient({"bootstrap.servers": made.bootstrap_servers})
-        admin.create_topics([NewTopic(LED.topic, 2, replica_assignment=[[1], [2]])])[LED.topic].result(30)
+        topics = [NewTopic(name, 2, replica_assignment=[[1], [2]]) for name in (LED.topic, WAITING)]
+        for made_one in admin.create_topics(topics).values():
+            made_one.result(30)
         produce(made, UNLED, "before", "before", "before")
         made.broker(2).stop()
         try:
@@ -100,6 +105,25 @@ def awaited(store: KazooStore, group: str) -> str | None:
     """Why ``groups describe`` says that the partition without a leader has no position."""
     described = describe_group(store, group, None)
     return next((one.unresolved for one in described.offsets if one.tp == UNLED), None)
+
+
+def test_the_doctor_reports_lag_while_one_broker_is_down_and_another_does_not_answer(
+    cluster: KafkaCluster, store: KazooStore
+) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    producer.produce(WAITING, b"old", partition=0, timestamp=round(time.time() * 1000) - 600_000)
+    assert producer.flush(30) == 0
+    for number in (0, 1):
+        store.ensure_path(layout.topic_offsets("late", WAITING))
+        store.create(layout.offset("late", WAITING, number), b"0")
+    store.create(layout.broker(3), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:1"]}')
+    try:
+        found = run("doctor", "-o", "json", zookeeper=cluster.zookeeper).json()
+    finally:
+        store.delete(layout.broker(3))
+    told = [one["what"] for one in found]
+    assert any(one.startswith("broker 3 cannot be reached") for one in told), told
+    assert any(one.startswith("group late is late in waiting[0]: 1 record waiting") for one in told), told
 
 
 def test_a_partition_without_a_leader_delays_no_other_and_begins_at_its_first_end(

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_coord.classic_groups.machine import GroupLimits
+from kafka_coord.classic_groups.metadata import CONSUMER, GroupMetadata
 from kafka_coord.grouplog.manager import GroupMetadataManager, PartitionState, partition_of
-from kafka_coord.grouplog.records import OffsetEntry, read_record
+from kafka_coord.grouplog.records import OffsetEntry, group_record, read_record
 from kafka_coord.grouplog.topics import LogTopics
 from kafka_coord.model import CommittedOffset, TopicInfo
 from kafka_coord.model.offsets import Retention
-from kafka_coord.wire.batches import LogRecord
 from tests.grouplog.refusing_term import RefusingTerm
 
 GROUPS = [name for name in map("g{}".format, range(200)) if partition_of(name) == 7][:3]
@@ -52,19 +52,23 @@ async def change(manager: GroupMetadataManager, term: RefusingTerm, what: str, g
             term.refuses = value
 
 
-@given(_CHANGES)
-def test_the_next_instance_loads_what_this_one_has_in_memory(changes: list[tuple[str, str | None, Any]]) -> None:
+def after(changes: list[tuple[str, str | None, Any]]) -> tuple[PartitionState, PartitionState]:
+    """The first of the groups is empty, and its last members read both topics. Returns what the instance has in memory
+    after the changes, and what the next one loads."""
+
     def unused(*_: Any) -> Any:
         raise AssertionError("nobody is asked")
 
-    async def run() -> None:
-        log: list[LogRecord] = []
+    async def run() -> tuple[PartitionState, PartitionState]:
+        emptied = GroupMetadata(GROUPS[0], state_since_ms=500, generation_id=2, protocol_type=CONSUMER)
+        log = [group_record(emptied, {}, 500, dict.fromkeys(TOPICS, "9"))]
         term = RefusingTerm(log, 7)
         manager = GroupMetadataManager(
             *(unused, unused, unused, unused, "test", GroupLimits()), now_ms=lambda: 1_000, topics=LogTopics()
         )
         manager.terms[7], state = term, PartitionState(manager.limits)  # type: ignore[assignment]
         manager.states[7] = state
+        state.replay_all(map(read_record, log))
         state.serve(0.0)
         everything = {(topic, 0): CommittedOffset(1, -1, "", 1) for topic in TOPICS}
         for one in [("commit", GROUPS[0], everything), *changes]:
@@ -72,11 +76,31 @@ def test_the_next_instance_loads_what_this_one_has_in_memory(changes: list[tuple
         loaded = PartitionState(manager.limits)
         loaded.replay_all(map(read_record, log))
         loaded.serve(0.0)
-        unwritten = {name for name, group in state.groups.items() if group.is_new}
-        assert loaded.groups.keys() | unwritten == state.groups.keys()
-        assert (loaded.offsets, loaded.gone_since_ms) == (state.offsets, state.gone_since_ms)
+        return state, loaded
 
-    asyncio.run(run())
+    return asyncio.run(run())
+
+
+@given(_CHANGES)
+def test_the_next_instance_loads_what_this_one_has_in_memory(changes: list[tuple[str, str | None, Any]]) -> None:
+    state, loaded = after(changes)
+    unwritten = {name for name, group in state.groups.items() if group.is_new}
+    assert loaded.groups.keys() | unwritten == state.groups.keys()
+    assert (loaded.offsets, loaded.gone_since_ms) == (state.offsets, state.gone_since_ms)
+    for name, group in loaded.groups.items():
+        known, has = group.metadata, state.groups[name].metadata
+        assert (known.topic_ids, known.state_since_ms) == (has.topic_ids, has.state_since_ms)
+
+
+def test_a_topic_whose_offsets_are_deleted_is_not_remembered_as_read() -> None:
+    some, rest = [("flights", 0)], [("flights", 1)]
+    more = ("commit", GROUPS[0], {("flights", 1): CommittedOffset(1, -1, "", 1)})
+    for changes, remembered in (
+        ([more, ("delete offsets", GROUPS[0], some)], {"flights", "fares"}),
+        ([more, ("delete offsets", GROUPS[0], some), ("delete offsets", GROUPS[0], rest)], {"fares"}),
+    ):
+        for state in after(changes):
+            assert state.groups[GROUPS[0]].metadata.topic_ids.keys() == remembered
 
 
 def test_the_check_for_expired_offsets_survives_the_end_of_a_term_during_a_write() -> None:

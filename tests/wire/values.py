@@ -8,6 +8,7 @@ from typing import Any
 from kafka_coord.wire.messages import FIXED, Field, Message, message, read_definition
 
 _WHOLE = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_OUR_TAGS = 100
 
 
 def definitions() -> list[str]:
@@ -17,7 +18,8 @@ def definitions() -> list[str]:
 
 
 class SmallNumbers(random.Random):
-    """Whole numbers from 0 to 100, which kio's types for times and error codes also accept."""
+    """Whole numbers from 0 to 100, which kio's types for times and error codes also accept. Fields that are this
+    project's own, and unknown to kio, keep their defaults."""
 
 
 def random_message(name: str, version: int, chance: random.Random) -> Any:
@@ -27,7 +29,8 @@ def random_message(name: str, version: int, chance: random.Random) -> Any:
 
 
 def _struct(form: Message, of: Any, version: int, chance: random.Random) -> Any:
-    given = {one.name: _value(form, one, version, chance) for one in of.fields if version in one.versions}
+    fields = [one for one in of.fields if not (isinstance(chance, SmallNumbers) and (one.tag or 0) >= _OUR_TAGS)]
+    given = {one.name: _value(form, one, version, chance) for one in fields if version in one.versions}
     return form.struct(of.name)(**given)
 
 

@@ -227,6 +227,7 @@ def described(
             )
             for member in found.members
         ),
+        once_subscribed=found.once_subscribed,
     )
 
 

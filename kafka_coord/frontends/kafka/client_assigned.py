@@ -398,8 +398,15 @@ class ClientAssignedGroup:
     async def describe(self) -> Described:
         refuse(await self._manager.prove(self.name))
         self._check()
-        machine = self._manager.group(self.name)
-        return _described(machine.metadata) if machine is not None else Described(ClassicState.DEAD.value, "", "", ())
+        machine, topics = self._manager.group(self.name), self._manager.topics
+        if machine is None:
+            return Described(ClassicState.DEAD.value, "", "", ())
+        found = _described(machine.metadata)
+        if machine.metadata.state is not ClassicState.EMPTY or not machine.metadata.topic_ids:
+            return found
+        read = dict(machine.metadata.topic_ids)
+        await topics.learn(read)
+        return found._replace(once_subscribed=tuple(sorted(one for one in read if topics.belongs(one, read[one]))))
 
     async def describe_consumers(self) -> NoReturn:
         refuse(await self._manager.prove(self.name))

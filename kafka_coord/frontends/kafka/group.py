@@ -193,12 +193,14 @@ class DescribedMember(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A group, as DescribeGroups shows it."""
+    """A group, as DescribeGroups shows it. ``once_subscribed`` are the existing topics that the last members of an
+    empty group read; only this project's commands are told."""
 
     state: str
     protocol_type: str
     protocol: str
     members: tuple[DescribedMember, ...]
+    once_subscribed: tuple[str, ...] = ()
 
 
 class Listed(NamedTuple):

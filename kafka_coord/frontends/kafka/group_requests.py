@@ -62,6 +62,7 @@ from kafka_coord.frontends.kafka.moving import Moves
 from kafka_coord.frontends.kafka.native import KindFinder, Kinds, NativeGroups, PassedOn
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
+from kafka_coord.kafka.connection import CLIENT_ID
 from kafka_coord.model import CommittedOffset
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.frames import answer_frame, read_header
@@ -412,12 +413,16 @@ class GroupCoordinator:
 
     async def handle_describe_groups(self, call: Call) -> Any:
         found = await self._each(call, call.request.groups, lambda group: group.describe())
+        of_command = call.client_id == CLIENT_ID
         operations = await _operations(call, found)
         return message("DescribeGroupsResponse")(
             groups=tuple(
                 answers.described(name, one.error)
                 if isinstance(one, GroupError)
-                else answers.described(name, Error.NONE, one, operations.get(name, answers.OPERATIONS_NOT_ASKED))
+                else answers.described(
+                    *(name, Error.NONE, one if of_command else one._replace(once_subscribed=())),
+                    operations.get(name, answers.OPERATIONS_NOT_ASKED),
+                )
                 for name, one in found.items()
             )
         )

@@ -157,6 +157,22 @@ def test_a_client_assigned_group_is_shown_like_a_managed_one(
     assert [(one["lag"], one["lag_unknown"]) for one in frame["groups"]] == [(70, 2)]
 
 
+def test_an_empty_group_counts_what_its_last_members_read(front: Front, coord: Run, topic: str, group: str) -> None:
+    """They have committed one partition of one topic, and then left."""
+    other = f"{topic}-unread"
+    TopicAdmin(front.cluster.bootstrap_servers).create(other, 2, replication=3)
+    joined = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group, "enable.auto.commit": False})
+    joined.subscribe([topic, other])
+    eventually(lambda: joined.poll(0.05) or len(joined.assignment()) == PARTITIONS + 2)
+    joined.commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
+    joined.close()
+    shown = coord("groups", "describe", group, "--offsets", "-o", "json").json()["offsets"]
+    found = {(row["topic"], row["partition"]): row["committed_offset"] for row in shown}
+    assert found == dict.fromkeys([*((topic, n) for n in range(PARTITIONS)), (other, 0), (other, 1)]) | {(topic, 0): 30}
+    (row,) = [one for one in coord("groups", "list", "--lag", "-o", "json").json() if one["group"] == group]
+    assert (row["state"], row["lag"], row["lag_unknown"]) == ("Empty", RECORDS // PARTITIONS - 30, PARTITIONS + 1)
+
+
 def test_offsets_of_a_group_with_members_cannot_be_reset_or_deleted(
     coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
