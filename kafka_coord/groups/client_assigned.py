@@ -694,6 +694,7 @@ class NativeVerbs(ClientAssignedVerbs):
 
     kind = GroupKind.NATIVE
     why_not = "the brokers coordinate it"
+    to_managed = "kafka-coord groups take-over {} --managed"
 
     def history(self, group: str, on_progress: OnProgress) -> Trail:
         """The brokers keep no decisions."""

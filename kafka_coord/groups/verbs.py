@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import structs
@@ -95,6 +96,8 @@ class GroupVerbs(ABC):
     kind: ClassVar[GroupKind]
     why_not: ClassVar[str] = "its members assign the partitions"
     """Why some verbs are refused."""
+    to_managed: ClassVar[str] = "kafka-coord groups convert {} --to managed"
+    """The command after which they are not."""
 
     def __init__(self, instances: AskedInstances) -> None:
         self.instances, self.store = instances, instances.store
@@ -223,7 +226,8 @@ class GroupVerbs(ABC):
 
     def create(self, group: str, acting: Acting) -> None:
         """Creates the group, unless it exists."""
-        raise self._refused("created", group, acting)
+        del group
+        raise self._refused("created", "", acting)
 
     def is_paused(self, group: str) -> bool | None:
         """Returns whether the group itself is paused, or ``None`` if it cannot be."""
@@ -292,8 +296,11 @@ class GroupVerbs(ABC):
         return DryRun(effects)
 
     def _refused(self, what: str, group: str, acting: Acting | None = None) -> RequestRefused:
-        del group, acting
-        return RequestRefused(f"a {self.kind} group cannot be {what}, because {self.why_not}; nothing was changed")
+        del acting
+        remedy = f". A managed group can: {self.to_managed.format(quote(group))}" if group else ""
+        return RequestRefused(
+            f"a {self.kind} group cannot be {what}, because {self.why_not}; nothing was changed{remedy}"
+        )
 
 
 def _registered(found: GroupDescription) -> list[str]:

@@ -42,7 +42,7 @@ class Built:
 def build(scratch: Path, out: Path) -> Built:
     """Builds both wheels and the sdist of this checkout into ``out``; ``scratch`` must be empty, and may go then."""
     out.mkdir(parents=True, exist_ok=True)
-    _copy_sources(scratch)
+    copy_sources(scratch)
     _run_backend(scratch, out, "wheel", "sdist")
     _run_backend(scratch / "kafka_coord" / "dev", out, "wheel")
     (sdist,) = out.glob("kafka_coord-*.tar.gz")
@@ -73,7 +73,7 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def _copy_sources(target: Path) -> None:
+def copy_sources(target: Path) -> None:
     """Copies what git tracks, and new files that it does not ignore, with the modes of a fresh clone."""
     listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "kafka_coord", "*.*", "LICENSE")
     for name in filter(None, listed.split("\0")):

@@ -327,7 +327,7 @@ def _stopped(seen: Lags, rows: Sequence[OffsetRow], now_ms: int) -> Finding:
     if seen.paused:
         return info(LAG, f"group {seen.group}: {what}", f"kafka-coord groups resume {quote(seen.group)}", seen.group)
     if seen.members:
-        command = f"kafka-coord groups rebalance {quote(seen.group)} --wait (or, if client-assigned: restart a member)"
+        command = f"kafka-coord groups rebalance {quote(seen.group)} --wait (or, if not managed: restart a member)"
         todo = f"resolve the other findings about {seen.group}; then: {command}"
         return (warning if seen.is_late(rows) else info)(LAG, f"group {seen.group}: {what}", todo, seen.group)
     began = _began(seen, rows)

@@ -253,7 +253,8 @@ def test_operators_see_native_groups_as_what_they_are(front: Front, topic: str, 
         assert (row()["kind"], row()["members"], row()["log_partition"]) == ("native", 1, None)
         for verb in ("pause", "resume", "rebalance", "settings"):
             refused = coord("groups", verb, group)
-            assert (refused.code, "the brokers coordinate it" in refused.err) == (6, True), (verb, refused.err)
+            assert (refused.code, "because the brokers coordinate it" in refused.err) == (6, True), (verb, refused.err)
+            assert f"kafka-coord groups take-over {group} --managed" in refused.err
         assert "the brokers coordinate it" in coord("groups", "pause", group, "--dry-run").err
     finally:
         one.close()

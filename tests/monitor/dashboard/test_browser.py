@@ -74,7 +74,7 @@ def test_a_rebalance_appears_in_the_open_page(world: World, served: Served, page
     page.get_by_role("heading", name="delays").wait_for()
     page.locator(".bar", has_text="c1").first.wait_for()
     page.get_by_text("member c1 joined").first.wait_for()
-    page.get_by_text("lag unknown (unknown for 4 of 4 partitions)").wait_for()
+    page.get_by_text("trend unknown (unknown for 4 of 4 partitions)").wait_for()
 
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)

@@ -307,7 +307,8 @@ export function actions(group, found) {
     act("Reset offsets…", () => askReset(group, managed)),
     act("Copy offsets…", () => askCopy(group)),
     act("Delete offsets…", () => askDeleteOffsets(group)),
-    act("Delete group…", () => askDelete(group)));
+    act("Delete group…", () => askDelete(group)),
+    !managed && h("p", { class: "soft" }, `Only managed groups can be paused, rebalanced and given settings. Move… makes this ${found.kind} group managed.`));
 }
 
 /** Returns the buttons for actions on several of these groups, or null if no one is logged in. */

@@ -239,7 +239,7 @@ const lagChart = (lag, marks) => {
 
 /** The verdict on a group, and for how many of its partitions it is unknown. */
 const judged = (lag) => {
-  const verdict = lag.verdict === "unknown" ? "lag unknown" : lag.verdict;
+  const verdict = lag.verdict === "unknown" ? "trend unknown" : lag.verdict;
   return lag.verdict_unknown ? `${verdict} (unknown for ${lag.verdict_unknown} of ${lag.partitions.length} partitions)` : verdict;
 };
 
@@ -335,7 +335,8 @@ export function group(name) {
         found.unreadable.length > 0 && section("Unreadable", table("Unreadable", [
           ["Znode", (row) => row.path], ["Why", (row) => row.reason]], found.unreadable), exported("Unreadable", here, "unreadable")),
         section("Settings", h("p", { class: "soft" }, [
-          `${found.kind}, assignor ${found.assignor}`,
+          found.kind,
+          found.assignor && `assignor ${found.assignor}`,
           found.rebalance_timeout_ms && `rebalance timeout ${duration(found.rebalance_timeout_ms)}`,
           found.offsets_retention_ms && `offsets kept for ${duration(found.offsets_retention_ms)}`,
           found.lag_warning_ms !== null && `a warning of lag after ${duration(found.lag_warning_ms)}`,
