@@ -22,7 +22,7 @@ from kafka_coord.groups.offsets import Scope
 from kafka_coord.groups.requests import Acting, held_by_nobody
 from kafka_coord.kafka.offsets import NO_SUCH_RECORD, BrokerLog, BrokerOffsets
 from kafka_coord.model import Action, PartitionSet, TopicPartition
-from kafka_coord.model.histories import SETS_OFFSETS, changes_nothing, offsets_before
+from kafka_coord.model.histories import changed_offsets, offsets_before
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.offsets import LogRange
 from kafka_coord.model.partitions import MAX_PARTITION
@@ -168,8 +168,7 @@ def _computed(
 def offsets_to_undo(group: str, actions: Iterable[Action]) -> Mapping[TopicPartition, int]:
     """Returns the offsets that the last of the ``actions`` which changed any replaced. Leaves out partitions that had
     none. Raises :class:`RequestRefused` if there is no such action, or the history does not tell all offsets."""
-    kinds = (one for one in actions if one.kind in SETS_OFFSETS and not changes_nothing(one.change))
-    last = max(kinds, key=lambda one: one.at_ms, default=None)
+    last = max(filter(changed_offsets, actions), key=lambda one: one.at_ms, default=None)
     if last is None:
         raise RequestRefused(f"the history of group {group!r} has no change to its offsets")
     before = offsets_before(last.change)

@@ -84,8 +84,15 @@ _UNCHANGED = " unchanged"
 _ONE = r"\d+: (?:-|\d+) → (?:-|\d+)"
 _OF_TOPIC = rf"[a-zA-Z0-9._-]+ {_ONE}(?:, {_ONE})*"
 _OFFSETS = re.compile(rf"(?:^|: )({_OF_TOPIC}(?:; {_OF_TOPIC})*)(?:; \d+{_UNCHANGED})?$")
-SETS_OFFSETS = ("reset-offsets", "delete-offsets")
+_SETS_OFFSETS = ("reset-offsets", "delete-offsets")
 """The kinds of actions whose ``change`` is by :func:`offsets_change`, after the rule if there is one."""
+CONVERSION = "the conversion"
+"""By whom a converted group's offsets are written: they are those that it had."""
+
+
+def changed_offsets(action: Action) -> bool:
+    """Returns whether the action changed offsets that consumers would have read from."""
+    return action.kind in _SETS_OFFSETS and action.by != CONVERSION and not changes_nothing(action.change)
 
 
 def offsets_before(change: str) -> dict[TopicPartition, int | None] | None:

@@ -13,6 +13,7 @@ from kafka_coord.groups.lag import KEPT_MS, LagService
 from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.verbs import Contact, GroupOffsets
 from kafka_coord.model import Action, GroupKind, TopicPartition
+from kafka_coord.model.histories import CONVERSION
 from kafka_coord.monitor.doctor.findings import Finding, Severity
 from kafka_coord.monitor.doctor.groups import NEWS_MS, REMEMBERED_MS, Lags, check_actions, check_lag
 
@@ -242,16 +243,18 @@ def test_one_command_for_many_groups_is_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "findings"),
+    ("change", "by", "findings"),
     [
-        ("to-latest: 3 unchanged", 0),
-        ("to-latest: flights 1: 8 → 9; 1 unchanged", 1),
-        ("to-latest: flights 0: - → 0", 1),
-        ("", 1),
+        ("to-latest: 3 unchanged", "alice@host", 0),
+        ("to-latest: flights 1: 8 → 9; 1 unchanged", "alice@host", 1),
+        ("to-latest: flights 0: - → 0", "alice@host", 1),
+        ("", "alice@host", 1),
+        ("flights 0: - → 7", CONVERSION, 0),
     ],
 )
-def test_a_reset_that_changed_no_offset_is_not_news(change: str, findings: int) -> None:
-    action = Action("reset-offsets", "alice@host", NOW_MS, "", change)
+def test_a_reset_that_changed_no_offset_is_not_news(change: str, by: str, findings: int) -> None:
+    """A conversion writes the offsets that the group had."""
+    action = Action("reset-offsets", by, NOW_MS, "", change)
     assert len(list(check_actions({"delays": [action]}, NOW_MS + 1_000))) == findings
 
 

@@ -28,6 +28,7 @@ from kafka_coord.frontends.kafka.moving import MoveRefused, Moves, may_freeze_s
 from kafka_coord.frontends.kafka.native import KindFinder, Kinds
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.model import GroupKind, Request
+from kafka_coord.model.histories import CONVERSION
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.zk.kinds import GroupRecord
@@ -263,7 +264,7 @@ class Conversions:
             sorted(one for one in there if partition_of(one) == partition), "an earlier term began it"
         )
 
-    async def _completed(self, names: Sequence[str], why: str, by: str = "the conversion") -> None:
+    async def _completed(self, names: Sequence[str], why: str, by: str = CONVERSION) -> None:
         """Completes conversions of groups that are in the log and in ZooKeeper, as long as this term lasts."""
         terms = self._manager.terms
         began = {one: terms.get(partition_of(one)) for one in names}

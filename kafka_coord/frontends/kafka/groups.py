@@ -28,6 +28,7 @@ from kafka_coord.frontends.kafka.native import KindFinder, NativeGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager, partition_of
 from kafka_coord.grouplog.topics import current_offsets
 from kafka_coord.model import GroupKind, TopicPartition
+from kafka_coord.model.histories import CONVERSION
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.sequences import grouped
 from kafka_coord.zk.kinds import GroupRecord
@@ -233,7 +234,7 @@ class Groups:
             return Error.COORDINATOR_LOAD_IN_PROGRESS  # the coordinator would refuse the offsets
         reason = f"taken over with the offsets of the client-assigned group: {why}"
         keeps, administration = self._kinds.are(GroupKind.MANAGED, name), self._managed.administration
-        error = Error.NONE if keeps else await administration.clear(name, why, "the conversion", term.znode_version)
+        error = Error.NONE if keeps else await administration.clear(name, why, CONVERSION, term.znode_version)
         if error is Error.NONE:
             error = await administration.adopt(name, offsets, reason, term.znode_version, keeps=keeps)
         log.info(

@@ -17,7 +17,7 @@ from kafka_coord.groups.lag_trend import Hot, Trend, Trends
 from kafka_coord.groups.state import GroupSnapshot, lost, waits
 from kafka_coord.groups.verbs import GroupOffsets
 from kafka_coord.model import Action, PartitionSet, Pause, Unreadable
-from kafka_coord.model.histories import SETS_OFFSETS, by_command, changes_nothing
+from kafka_coord.model.histories import by_command, changed_offsets
 from kafka_coord.model.offsets import gone_text
 from kafka_coord.model.sequences import grouped, some
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
@@ -257,7 +257,7 @@ def check_actions(actions: Mapping[str, Iterable[Action]], now_ms: int) -> Itera
     records. One command that changed many groups is one finding, and a command that changed no offset is none."""
     last: list[tuple[str | None, Action]] = []
     for group, done in sorted(actions.items()):
-        changes = [one for one in done if one.kind in SETS_OFFSETS and not changes_nothing(one.change)]
+        changes = list(filter(changed_offsets, done))
         last += [(group, one) for one in changes[-1:] if now_ms - one.at_ms < REMEMBERED_MS]
     for command in by_command(last):
         first, one = command[0]

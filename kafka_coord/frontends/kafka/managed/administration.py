@@ -45,7 +45,7 @@ from kafka_coord.model import (
     history_to_json,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.model.histories import offsets_change
+from kafka_coord.model.histories import CONVERSION, offsets_change
 from kafka_coord.model.sequences import parts
 from kafka_coord.zk import layout
 from kafka_coord.zk.fencing import write_fenced
@@ -145,7 +145,7 @@ class Administration:
             return Error.COORDINATOR_NOT_AVAILABLE
         self._terms.groups.add(group)
         chosen = {tp: offsets[tp] for tp in missing}
-        refused, _ = await self.set_offsets(group, chosen, "the conversion", why, fence=fence)
+        refused, _ = await self.set_offsets(group, chosen, CONVERSION, why, fence=fence)
         return refused
 
     async def admit(
