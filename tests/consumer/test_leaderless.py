@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -118,7 +119,7 @@ def test_the_doctor_reports_lag_while_one_broker_is_down_and_another_does_not_an
         store.create(layout.offset("late", WAITING, number), b"0")
     store.create(layout.broker(3), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:1"]}')
     try:
-        found = run("doctor", "-o", "json", zookeeper=cluster.zookeeper).json()
+        found = json.loads(run("doctor", "-o", "json", zookeeper=cluster.zookeeper).out)
     finally:
         store.delete(layout.broker(3))
     told = [one["what"] for one in found]
