@@ -36,13 +36,14 @@ from kafka_coord.groups.instances import (
     delete_group,
     delete_offsets,
     evict_members,
+    not_evicted,
     write_offsets,
 )
 from kafka_coord.groups.log import about_group, decisions, entry_of, owned_by, read_groups_log
 from kafka_coord.groups.offsets import Committed, all_partitions, rows_of
 from kafka_coord.groups.requests import Acting, OnProgress, record
 from kafka_coord.groups.reset import Resettable
-from kafka_coord.groups.verbs import Contact, Convertible, GroupOffsets, GroupVerbs, ListedGroups, OnOffsets
+from kafka_coord.groups.verbs import Contact, Convertible, DryRun, GroupOffsets, GroupVerbs, ListedGroups, OnOffsets
 from kafka_coord.kafka.connection import of_group
 from kafka_coord.kafka.coordinators import (
     LISTS_A_PART,
@@ -117,6 +118,7 @@ class ClientGroup:
     problem: str = ""
     kind: GroupKind = GroupKind.CLIENT_ASSIGNED
     once_subscribed: frozenset[str] = frozenset()
+    is_kip_848: bool = False
 
     @property
     def log_partition(self) -> int | None:
@@ -504,6 +506,7 @@ def _consumer_group(described: Any, broker_id: int, committed: Mapping[TopicPart
         tuple(sorted(members, key=lambda member: member.consumer)),
         tuple(subscribed),
         committed,
+        is_kip_848=True,
     )
 
 
@@ -695,6 +698,12 @@ class NativeVerbs(ClientAssignedVerbs):
     kind = GroupKind.NATIVE
     why_not = "the brokers coordinate it"
     to_managed = "kafka-coord groups take-over {} --managed"
+
+    def dry_evict(self, group: str, consumers: Sequence[str], log_ranges: LogRanges) -> DryRun:
+        """Refuses what the brokers would."""
+        if self._read(group).is_kip_848:
+            raise not_evicted(group)
+        return super().dry_evict(group, consumers, log_ranges)
 
     def history(self, group: str, on_progress: OnProgress) -> Trail:
         """The brokers keep no decisions."""

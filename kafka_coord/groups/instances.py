@@ -323,6 +323,11 @@ def delete_group(instances: AskedInstances, group: str, timeout_s: float) -> str
     return f"group {group} deleted"
 
 
+def not_evicted(group: str) -> RequestRefused:
+    why = "its members use KIP-848, and the brokers let nobody remove them"
+    return RequestRefused(f"group {group!r}: {why}; no one was evicted")
+
+
 def evict_members(instances: AskedInstances, group: str, consumers: Sequence[str], timeout_s: float) -> list[str]:
     """Evicts ``consumers`` (instance ids, or member ids of members without one) in one request, and returns one message
     for each. The clients rejoin when they notice the eviction. If any of ``consumers`` is not a member, evicts no one
@@ -337,8 +342,7 @@ def evict_members(instances: AskedInstances, group: str, consumers: Sequence[str
             request = message("ConsumerGroupDescribeRequest")(group_ids=(group,))
             told = of_group((await ask("ConsumerGroupDescribe", _DESCRIBE_CONSUMERS, request)).groups, group)
             if not told.error_code:
-                why = "its members use KIP-848, and the brokers let nobody remove them"
-                raise RequestRefused(f"group {group!r}: {why}; no one was evicted")
+                raise not_evicted(group)
             raise NotFound(f"no group {group!r}; no one was evicted")
         members = {one.group_instance_id or one.member_id: one for one in described.members}
         require_members(group, consumers, members)

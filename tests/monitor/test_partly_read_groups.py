@@ -11,7 +11,7 @@ import pytest
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, RequestRefused
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.groups.client_assigned import list_client_groups
+from kafka_coord.groups.client_assigned import NativeVerbs, list_client_groups
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.copies import CopyPosition, Existing, GroupPositions, compare
 from kafka_coord.groups.directory import GroupDirectory
@@ -184,8 +184,12 @@ def test_nobody_is_told_that_a_group_of_kip_848_does_not_exist(tree: Tree) -> No
     tree.coordinator()
     instances = Scripted(tree, {1: ["delays"], 2: []}, {})
     instances.types = {"delays": "consumer"}
-    with pytest.raises(RequestRefused, match="its members use KIP-848, and the brokers let nobody remove them"):
-        evict_members(instances, "delays", ["c1"], 1.0)
+    for evict in (
+        lambda: evict_members(instances, "delays", ["c1"], 1.0),
+        lambda: NativeVerbs(instances).dry_evict("delays", ["c1"], lambda _: ({}, "")),
+    ):
+        with pytest.raises(RequestRefused, match="its members use KIP-848, and the brokers let nobody remove them"):
+            evict()
 
 
 def test_of_several_groups_one_that_cannot_be_read_stops_no_other(tree: Tree) -> None:
