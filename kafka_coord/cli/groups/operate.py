@@ -454,12 +454,12 @@ def _each(
     targets: Sequence[str], act: Callable[[str], object], is_stopping: Callable[[], bool] = lambda: False
 ) -> None:
     """Acts on each of several groups, also if it is refused for some, and says at once why. Then raises
-    :class:`RequestRefused`, which names them. Once it ``is_stopping``, leaves out the rest, and says how many."""
+    :class:`RequestRefused`, which names them. Once it ``is_stopping``, returns, and says how far it got."""
     refused: list[str] = []
     for at, target in enumerate(targets):
         if is_stopping():
             note(f"stopped after {at} of {counted(len(targets), 'group')}; run the command again for the rest")
-            break
+            return
         try:
             act(target)
         except (RequestRefused, NotFound, Timeout, BrokerError) as error:
