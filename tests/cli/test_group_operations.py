@@ -10,7 +10,9 @@ from functools import partial
 
 import pytest
 
+from kafka_coord.cli.groups.operate import _each
 from kafka_coord.cli.options import who
+from kafka_coord.errors import BrokerError, RequestRefused
 from kafka_coord.groups.requests import ask, read_requests
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -265,6 +267,26 @@ def test_several_groups_are_paused_and_resumed_by_one_command(elected: World, co
     assert (ran.code, "2 of 2: group 'b' is not paused" in ran.err) == (6, True)
     assert "1 group of 2 refused: b\n" in ran.err
     assert elected.node(layout.paused("a")) is None
+
+
+def test_a_command_on_many_groups_stops_between_two_and_names_those_that_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tried: list[str] = []
+
+    def act(group: str) -> None:
+        tried.append(group)
+        if group != "c":
+            raise BrokerError("no instance serves it") if group == "a" else RequestRefused("group b is rebalancing")
+
+    with pytest.raises(RequestRefused, match="^2 groups of 3 refused: a, b$"):
+        _each(["a", "b", "c"], act)
+    assert capsys.readouterr().err == ("1 of 3: group a: no instance serves it\n2 of 3: group b is rebalancing\n")
+    tried.clear()
+    _each(["a", "b", "c"], act, lambda: len(tried) == 2)
+    assert "stopped after 2 of 3 groups; run the command again for the rest" in capsys.readouterr().err
+    with pytest.raises(BrokerError):
+        _each(["a"], act)
 
 
 def test_only_offsets_of_partitions_without_an_owner_are_deleted(elected: World, coord: Run) -> None:

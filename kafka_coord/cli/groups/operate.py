@@ -465,7 +465,8 @@ def _each(
         except (RequestRefused, NotFound, Timeout, BrokerError) as error:
             if len(targets) == 1:
                 raise
-            whose = "" if target in str(error) else f"group {target}: "
+            is_named = any(one in str(error) for one in (f"group {target}", f"group {target!r}"))
+            whose = "" if is_named else f"group {target}: "
             note(f"{at + 1} of {len(targets)}: {whose}{error}")
             refused.append(target)
     if refused:
