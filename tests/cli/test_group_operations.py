@@ -279,7 +279,7 @@ def test_a_command_on_many_groups_stops_between_two_and_names_those_that_are_ref
         if group != "c":
             raise BrokerError("no instance serves it") if group == "a" else RequestRefused("group b is rebalancing")
 
-    with pytest.raises(RequestRefused, match="^2 groups of 3 refused: a, b$"):
+    with pytest.raises(RequestRefused, match=r"^2 groups of 3 refused: a, b$"):
         _each(["a", "b", "c"], act)
     assert capsys.readouterr().err == ("1 of 3: group a: no instance serves it\n2 of 3: group b is rebalancing\n")
     tried.clear()
