@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -22,6 +23,7 @@ from kafka_coord.dev.cluster.server import JvmProgram, JvmServer
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.kafka.metadata import MetadataAsker, bootstraps
+from kafka_coord.model.broker import AnsweredTopic
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.root import ClusterRecord
 from kafka_coord.zk.store import Check, GetData, Node, Store
@@ -124,8 +126,8 @@ def _shown(change: Any, cluster: KafkaCluster, store: Store) -> Any:
         change(admin, topic, *arguments, **options)
         deadline = time.monotonic() + _SHOWN_S
         if set(admin.bootstrap_servers.split(",")) <= set(cluster.bootstrap_servers.split(",")):
-            with closing(MetadataAsker({})) as asker:
-                (told,) = asker.listing("", bootstraps(admin.bootstrap_servers)[""], [topic]).topics
+            with ThreadPoolExecutor(1) as pool:  # a browser's test has an event loop on its own thread
+                told = pool.submit(_as_brokers_tell, admin, topic).result()
             while (known := _in_mirror(store, topic)) is None or (
                 known.topic_id != told.topic_id or len(known.replicas) < len(told.replicas)
             ):
@@ -133,6 +135,12 @@ def _shown(change: Any, cluster: KafkaCluster, store: Store) -> Any:
                 time.sleep(_EVERY_S / 4)
 
     return changed
+
+
+def _as_brokers_tell(admin: TopicAdmin, topic: str) -> AnsweredTopic:
+    with closing(MetadataAsker({})) as asker:
+        (told,) = asker.listing("", bootstraps(admin.bootstrap_servers)[""], [topic]).topics
+    return told
 
 
 def _in_mirror(store: Store, topic: str) -> MirroredTopic | None:
