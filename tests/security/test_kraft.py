@@ -292,7 +292,7 @@ def test_a_right_that_is_missing_is_a_finding(secured: Secured) -> None:
 
 @pytest.mark.long
 def test_a_right_on_the_groups_log_that_is_missing_at_the_start_is_a_finding(secured: Secured) -> None:
-    """Last in this module: the log is made anew."""
+    """Last in this module: it ends the instance that the others use."""
     describing, reading, _, creating, *_ = OF_INSTANCE
     words = f"denies its instance a right on {LOG}", "READ, WRITE, DESCRIBE and, for a new log, CREATE"
     for right in (describing, reading, creating):
@@ -303,3 +303,4 @@ def test_a_right_on_the_groups_log_that_is_missing_at_the_start_is_a_finding(sec
             secured.instance.start()
             eventually(lambda: all(one in secured.doctor().out for one in words), within_s=60, every_s=1)
         eventually(lambda: secured.doctor().code == 0, within_s=60, every_s=1)
+    secured.instance.stop()
