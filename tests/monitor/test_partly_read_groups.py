@@ -81,7 +81,8 @@ class Scripted(AskedInstances):
             if request == "ConsumerGroupDescribe":
                 one = response.struct("DescribedGroup")
                 codes = {name: 0 if self.types.get(name) == "consumer" else 69 for name in sent.group_ids}
-                return response(groups=tuple(one(group_id=name, error_code=code) for name, code in codes.items()))
+                told = (one(group_id=name, error_code=code, group_state="Stable") for name, code in codes.items())
+                return response(groups=tuple(told))
             if request == "DescribeGroups":
                 one = response.struct("DescribedGroup")
                 return response(groups=tuple(self._described(one, name) for name in sent.groups))
