@@ -29,6 +29,7 @@ from kafka_coord.model import (
     Unreadable,
     is_identity,
 )
+from kafka_coord.model.member import awaited_partitions
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import decode_topic
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
@@ -91,7 +92,7 @@ def read_start_offsets(
     ``offsets/<topic>`` znode holds the identity of the topic that the offsets below it belong to."""
     names = wanted.topics
     partitions = tuple(wanted)
-    results = read_each(
+    *results, marks = read_each(
         store,
         [
             GetChildren(layout.offsets(group)),
@@ -99,8 +100,10 @@ def read_start_offsets(
             *(GetData(layout.topic_offsets(group, t)) for t in names),
             *(GetChildren(layout.topic_offsets(group, t)) for t in names),
             *(GetData(layout.offset(group, tp.topic, tp.partition)) for tp in partitions),
+            GetChildren(layout.unresolved(group)),
         ],
     )
+    awaited = awaited_partitions(sorted(_names(marks)))
     parents = results[2 : 2 + len(names)]
     children = results[2 + len(names) : 2 + 2 * len(names)]
     there = _names(results[0])
@@ -115,6 +118,7 @@ def read_start_offsets(
             _names(listing),
             topics[topic],
             about.get(topic),
+            [layout.awaited_end(group, *tp) for tp in awaited if tp.topic == topic],
             was_covered=known is None or known.covers(topic),
         )
         for topic, node, listing in zip(names, parents, children, strict=True)
@@ -169,12 +173,14 @@ def _of_topic(
     below: frozenset[str],
     topic: TopicInfo,
     about: TopicOfOffsets | None,
+    awaited: Sequence[str],
     *,
     was_covered: bool,
 ) -> _OfTopic:
-    """``about`` is the value that the znode is about to get. ``was_covered`` tells whether the group remembers a
-    subscription to the topic. If it does, and how many partitions there were is lost, every partition without an offset
-    counts as one that came later, so nothing is skipped."""
+    """``about`` is the value that the znode is about to get. ``awaited`` are the znodes of awaited ends: those of an
+    earlier topic go with its offsets, or an instance would store ends of the new one. ``was_covered`` tells whether the
+    group remembers a subscription to the topic. If it does, and how many partitions there were is lost, every partition
+    without an offset counts as one that came later, so nothing is skipped."""
     if isinstance(node, Unreadable):
         return _OfTopic(0, unclaimed=node, below=below)
     if about is not None and about.first is not None:
@@ -196,7 +202,8 @@ def _of_topic(
         why = unclaimed(node.data.decode(errors="replace"), topic.identity)
         return _OfTopic(first, prepare, unclaimed=Unreadable(path, why), below=below)
     anew = (SetData(path, TopicOfOffsets(topic.identity, 0).data, node.stat.version),)
-    return _OfTopic(0, anew, tuple(Delete(f"{path}/{name}") for name in sorted(below)), stale=True)
+    earlier = *(f"{path}/{name}" for name in sorted(below)), *awaited
+    return _OfTopic(0, anew, tuple(map(Delete, earlier)), stale=True)
 
 
 def _begin(node: object, path: str, *, stale: bool) -> int | Unreadable:

@@ -31,7 +31,7 @@ from kafka_coord.model import (
     Unreadable,
 )
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Create, Node, Op, SetData, Stat
+from kafka_coord.zk.store import Check, Create, Delete, Node, Op, SetData, Stat
 from tests.coordinator.harness import World
 from tests.simulation.store import SimulatedStore, connected_store
 
@@ -290,3 +290,21 @@ def test_the_elected_instance_lists_what_is_awaited_and_no_group_delays_another(
     ends.step()
     assert [stored("a", known), stored("a", gone)] == [b"7", b"5"], "the first end that anybody has listed"
     assert not store.children(layout.unresolved("a"))
+
+
+def test_the_awaited_ends_of_an_earlier_topic_go_with_its_offsets() -> None:
+    """A member that still carries out the start of the earlier topic may have written them after the new one was made.
+    The end of the new topic would be stored for a partition that begins at its beginning."""
+    store = connected_store()
+    for name, identity in (("flights", IDS["flights"]), ("fares", "BMyOC9fMQO2RvZzC_cfMOw")):
+        store.ensure_path(layout.topic_offsets(GROUP, name))
+        store.set(layout.topic_offsets(GROUP, name), TopicOfOffsets(identity, 1).data)
+        store.ensure_path(layout.awaited_end(GROUP, name, 0))
+    store.ensure_path(layout.offset(GROUP, "fares", 1))
+    topics = {"flights": topic("flights", 1), "fares": topic("fares", 2)}
+    members = {"c1": Member("c1", 7, Subscription.to(["flights", "fares"]))}
+    start = read_start_offsets(store, GROUP, PartitionSet({"flights": {0}, "fares": {0}}), topics, members)
+    assert start.remove["flights"] == ()
+    earlier = layout.offset(GROUP, "fares", 1), layout.awaited_end(GROUP, "fares", 0)
+    assert start.remove["fares"] == tuple(map(Delete, earlier))
+    assert start.later == {TopicPartition("fares", 0)}
