@@ -487,8 +487,9 @@ class InvariantChecker:
             awaited = layout.awaited_end(group, *partition)
             if any(one.path == awaited and one.kind is WatchType.DELETED for one in transaction.changes):
                 self._check(before < 0, f"{change.path} was {before}, and an instance stored {offset} as its first end")
-                self._first_end(group, partition, offset)
-                self._listed[group, partition] = offset
+                if self._are_of_present_topic(group, partition.topic):  # otherwise, it goes with the earlier topic
+                    self._first_end(group, partition, offset)
+                    self._listed[group, partition] = offset
             else:
                 self._set_for_operator(group, partition, offset)
             return
@@ -504,12 +505,15 @@ class InvariantChecker:
     def _offset_deleted(self, group: str, partition: TopicPartition, transaction: Transaction) -> None:
         """Checks that only offsets of deleted topics are deleted: no history lasts as long as the retention, and nobody
         else asks for it."""
-        topic = self._tree.nodes.get(layout.broker_topic(partition.topic))
-        before = self._topics_of_offsets.get((group, partition.topic), b"")
-        czxid = self.czxids.get(TopicOfOffsets.read(before).identity)
-        is_present = topic is not None and czxid == topic.czxid
+        is_present = self._are_of_present_topic(group, partition.topic)
         if is_present and transaction.session and layout.ids(group) in self._tree.nodes:
             self._break(f"the offset of {partition} of {group} was deleted, although its topic exists")
+
+    def _are_of_present_topic(self, group: str, topic: str) -> bool:
+        """Tells whether the group's offsets of this name are of the topic that has it now."""
+        node = self._tree.nodes.get(layout.broker_topic(topic))
+        before = self._topics_of_offsets.get((group, topic), b"")
+        return node is not None and self.czxids.get(TopicOfOffsets.read(before).identity) == node.czxid
 
     def _goes_on(
         self, change: Change, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None
