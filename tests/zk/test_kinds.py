@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,8 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.frontends.kafka.native import Kinds, NativeGroups, with_error
+from kafka_coord.frontends.kafka.native import _BEAT as BEAT
+from kafka_coord.frontends.kafka.native import _WITH_THROTTLE, FENCE, Kinds, NativeGroups, with_error
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import partition_of
@@ -262,30 +265,61 @@ async def given_up(frames: Sequence[tuple[str, str, str]]) -> set[str]:
     return set(await kinds.given_up(GROUP))
 
 
-def refusal(version: int) -> bytes:
-    form = message("JoinGroupResponse")
-    answer = form(error_code=Error.INCONSISTENT_GROUP_PROTOCOL, member_id="m-1", protocol_name="")
-    return bytes(form.encode(answer, version, bytearray(answer_start(form, version))))
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [(name, version) for name, versions in LOCAL.values() if name in _WITH_THROTTLE for version in versions],
+)
+def test_a_broker_s_answer_gets_another_error_and_stays_as_it_is(name: str, version: int) -> None:
+    form = message(f"{name}Response")
+    answer: Any = form(error_code=Error.INCONSISTENT_GROUP_PROTOCOL, **({"protocol_name": ""} if name != BEAT else {}))
+    frame = bytes(form.encode(answer, version, bytearray(answer_start(form, version))))
+    answer.error_code = Error.COORDINATOR_NOT_AVAILABLE
+    wanted = bytes(form.encode(answer, version, bytearray(answer_start(form, version))))
+    assert with_error(name, frame, version, Error.COORDINATOR_NOT_AVAILABLE) == wanted
 
 
-def code(frame: bytes, version: int) -> int:
-    form = message("JoinGroupResponse")
-    told = form.decode(frame, version, answer_start(form, version))
-    assert told.member_id == "m-1"
-    return int(told.error_code)
+@pytest.mark.parametrize(("name", "again"), [("SyncGroup", 27), (BEAT, 14)])
+@pytest.mark.parametrize(("there", "is_given"), [(("m-1",), True), (("m-1", FENCE), False), ((), False), (None, False)])
+def test_nothing_is_given_to_a_member_while_a_fence_is_in_the_brokers_group(
+    name: str, again: int, there: Sequence[str] | None, is_given: bool
+) -> None:
+    """An instance without a session does not know that a group is being taken over, and nobody waits for it. The fence
+    removes the members one by one, and the broker gives the others what a frozen one reads."""
+    assert asyncio.run(told(name, there)) == ([0, 0, 0] if is_given else [0, again, 0])
 
 
-@pytest.mark.parametrize("version", range(LOCAL[11][1].first, LOCAL[11][1].last + 1))
-def test_a_member_that_the_fence_may_have_refused_looks_up_its_coordinator_again(version: int) -> None:
-    seen: list[int] = []
-    again, final = Error.COORDINATOR_NOT_AVAILABLE, Error.INCONSISTENT_GROUP_PROTOCOL
+async def told(name: str, there: Sequence[str] | None) -> list[int]:
+    """Returns the errors that a member is told whose assignment is none, some, and some while the group returns."""
+    native = Described(there)
+    form = message(f"{name}Response")
+    caller = OpenCaller("h")
+    asked = message(f"{name}Request")
+    call = Call(RequestHeader(asked.api_key or 0, 1, 1, "x"), asked(group_id=GROUP, member_id="m-1"), caller)
+    errors = []
+    for is_given, fenced in ((False, ""), (True, ""), (True, "a")):
+        await native.kinds.record(GROUP, NATIVE, fenced=fenced)
+        answer: Any = form(error_code=0, assignment=b"x" if is_given else b"")
+        if name == BEAT:
+            part = form.struct("TopicPartitions")(topic_id=bytes(16), partitions=(0,))
+            found = form.struct("Assignment")(topic_partitions=(part,) if is_given else ())
+            answer = form(error_code=0, member_id="m-1", assignment=found)
+        frame = bytes(form.encode(answer, 1, bytearray(answer_start(form, 1))))
+        change = native._begun(name, call, [GROUP]).change
+        assert change is not None
+        errors.append(int(form.decode(await change(frame), 1, answer_start(form, 1)).error_code))
+    return errors
 
-    def instead(error: int) -> int:
-        seen.append(error)
-        return again if len(seen) > 1 else error
 
-    told = [code(with_error("JoinGroup", refusal(version), version, instead), version) for _ in range(2)]
-    assert (told, seen) == ([final, again], [final, final])
+class Described(NativeGroups):
+    """The brokers say that these members are in every group."""
+
+    def __init__(self, there: Sequence[str] | None) -> None:
+        super().__init__(Instances(lambda: None, 1, dict), Kinds())  # type: ignore[arg-type, return-value]
+        self._there = there
+
+    async def described(self, _node: object, _group: str) -> Any | None:
+        members = [SimpleNamespace(member_id=one, instance_id=one * (one == FENCE)) for one in self._there or ()]
+        return None if self._there is None else SimpleNamespace(members=members)
 
 
 def test_a_group_is_surely_native_only_while_no_move_may_have_left_a_fence() -> None:

@@ -14,12 +14,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.errors import CODES
-from kafka_coord.frontends.kafka.routing import LOCAL, Patch, Patches
+from kafka_coord.frontends.kafka.routing import LOCAL, Patches
 from kafka_coord.frontends.listening import OTHER_DESCRIPTORS, allow_descriptors, allowed_descriptors
 from kafka_coord.kafka.connection import CLIENT_ID
 from kafka_coord.model.sequences import Durations
 from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame, take_frame
-from kafka_coord.wire.messages import BadMessage, Message, message
+from kafka_coord.wire.messages import message
 
 if TYPE_CHECKING:
     from kafka_coord.frontends.kafka.connection import ClientConnection
@@ -265,13 +265,6 @@ HIGH_WATER = 256 << 10
 _LENGTH = 4
 
 
-@dataclass(slots=True, eq=False)
-class _ForwardedRequest:
-    answer: Message
-    version: int
-    found: asyncio.Future[Any]
-
-
 class BrokerEnd(asyncio.Protocol):
     """One connection to the broker. Passes on the bytes of a response as they arrive, or all at once if the response
     must be changed. Is in ``connected`` until it is closed."""
@@ -285,7 +278,7 @@ class BrokerEnd(asyncio.Protocol):
         self._left = 0
         """The number of bytes still missing from the response that is being passed on."""
         self._paused = False
-        self._questions: deque[_ForwardedRequest] = deque()
+        self._questions: deque[asyncio.Future[bytes]] = deque()
         self.is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -307,8 +300,8 @@ class BrokerEnd(asyncio.Protocol):
         self._connected.discard(self)
         reason = "" if error is None else str(error)
         for question in self._questions:
-            if not question.found.done():
-                question.found.set_exception(ConnectionError(reason or "the broker closed the connection"))
+            if not question.done():
+                question.set_exception(ConnectionError(reason or "the broker closed the connection"))
         self._questions.clear()
         self._client.broker_lost(reason)
 
@@ -329,13 +322,16 @@ class BrokerEnd(asyncio.Protocol):
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._buffer)
 
-    def pass_answer(self, api_key: int, version: int, change: Patch | None = None) -> bool:
+    def pass_answer(self, api_key: int, version: int) -> bool:
         """Passes on the bytes of the next response that have arrived, or changes it. Returns whether the response is
         complete."""
         if not self._left:
-            patch = change or self._patches.get(api_key, version)
+            patch = self._patches.get(api_key, version)
             if patch is not None:
-                return self._pass_patched(patch, version)
+                frame = take_frame(self._buffer)
+                if frame is not None:
+                    self._client.write(with_length(patch(frame, version)))
+                return frame is not None
             if len(self._buffer) < _LENGTH:
                 return False
             self._left = _LENGTH + frame_length(self._buffer)
@@ -345,25 +341,22 @@ class BrokerEnd(asyncio.Protocol):
         self._client.write(chunk)
         return self._left == 0
 
-    def _pass_patched(self, patch: Patch, version: int) -> bool:
-        frame = take_frame(self._buffer)
-        if frame is None:
-            return False
-        body = patch(frame, version)
-        self._client.write(len(body).to_bytes(_LENGTH, "big") + body)
-        return True
-
     async def ask(self, name: str, version: int, value: Any) -> Any:
         """Sends ``<name>Request`` as the client and returns the response. Raises :class:`ConnectionError`, and
-        :class:`BadMessage` if the response cannot be decoded."""
+        :class:`~kafka_coord.wire.messages.BadMessage` if the response cannot be decoded."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
-        question = _ForwardedRequest(answer, version, asyncio.get_running_loop().create_future())
+        frame = await self.answer_to(request_frame(header, request, value))
+        return answer.decode(frame, version, answer_start(answer, version))
+
+    async def answer_to(self, data: bytes) -> bytes:
+        """Sends a request, and returns the response's frame. Raises :class:`ConnectionError`."""
         if self._transport is None:
             raise ConnectionError("the broker closed the connection")
+        question: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._questions.append(question)
-        self.write(request_frame(header, request, value))
-        return await question.found
+        self.write(data)
+        return await question
 
     def take_answers_to_questions(self) -> None:
         """Takes the responses to this instance's own requests. Call this only when the client's earlier requests have
@@ -373,13 +366,8 @@ class BrokerEnd(asyncio.Protocol):
             if frame is None:
                 return
             question = self._questions.popleft()
-            if question.found.done():
-                continue
-            try:
-                start = answer_start(question.answer, question.version)
-                question.found.set_result(question.answer.decode(frame, question.version, start))
-            except BadMessage as error:
-                question.found.set_exception(error)
+            if not question.done():
+                question.set_result(frame)
 
     def pause_or_resume(self, pause: bool) -> None:
         if self._transport is None or self._transport.is_closing() or pause == self._paused:
@@ -393,3 +381,8 @@ class BrokerEnd(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)
+
+
+def with_length(frame: bytes) -> bytes:
+    """Returns the bytes in which a frame is sent."""
+    return len(frame).to_bytes(_LENGTH, "big") + frame

@@ -31,7 +31,7 @@ from kafka_coord.frontends.kafka.access import (
     Access,
     principal_of_login,
 )
-from kafka_coord.frontends.kafka.clients import CLOSING_S, HIGH_WATER, BrokerEnd
+from kafka_coord.frontends.kafka.clients import CLOSING_S, HIGH_WATER, BrokerEnd, with_length
 from kafka_coord.frontends.kafka.native import PassedOn
 from kafka_coord.frontends.kafka.routing import (
     CHANGES_TOPICS,
@@ -397,9 +397,12 @@ class ClientConnection(asyncio.Protocol):
         try:
             answer = await self._listener.coordinator.answer(frame, self)
             if isinstance(answer, PassedOn):
-                slot.passed = answer
-                (await self._reached_broker()).write(len(frame).to_bytes(_LENGTH, "big") + frame)
-                slot.from_broker = True
+                slot.passed, broker = answer, await self._reached_broker()
+                if answer.change is None:
+                    broker.write(with_length(frame))
+                    slot.from_broker = True
+                else:
+                    slot.answer = with_length(await answer.change(await broker.answer_to(with_length(frame))))
             else:
                 slot.answer = answer
         except (BadMessage, BrokerError, OSError) as error:
@@ -502,8 +505,7 @@ class ClientConnection(asyncio.Protocol):
         while self._slots and not self._takes_no_more and not self._ended:
             slot = self._slots[0]
             if slot.from_broker:
-                change = slot.passed.change if slot.passed is not None else None
-                if broker is None or not broker.pass_answer(slot.api_key, slot.version, change):
+                if broker is None or not broker.pass_answer(slot.api_key, slot.version):
                     break
             elif slot.answer is None:
                 if broker is not None:

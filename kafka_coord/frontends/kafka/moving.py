@@ -281,8 +281,10 @@ class Moves:
             if namesake.has_consumers:
                 # the broker makes it a classic group once the fence is alone, unless that is forbidden
                 await fence.join(CONSUMER_TYPE, [_ASSIGNOR], _JOINED_WITHIN_S)
-                await self._native.remove_consumers(node, name, others)
-                now = await self._namesake(name)
+                now: Namesake | None = namesake
+                while now is not None and now.has_consumers and now.members:  # somebody may still come
+                    await self._native.remove_consumers(node, name, now.members)
+                    now = await self._namesake(name)
                 if now is not None and now.has_consumers:
                     await self._native.leave(node, name, [("", FENCE)])
                     fence.begins_anew()

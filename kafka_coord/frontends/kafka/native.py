@@ -27,7 +27,7 @@ from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.group import LOOKS, GroupError, Listed, Loading, Why
 from kafka_coord.frontends.kafka.instances import Address, Instances, Node
 from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE
-from kafka_coord.frontends.kafka.routing import LOCAL, Patch
+from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.kafka.connection import (
     CLIENT_ID,
@@ -35,6 +35,7 @@ from kafka_coord.kafka.connection import (
     NoCommonVersion,
     RightMissing,
     Versions,
+    failure,
     of_group,
     only,
 )
@@ -96,10 +97,11 @@ FENCE = "kafka-coord"
 """The group.instance.id and the protocol of the member that keeps others out of a namesake at the brokers (ADR 60)."""
 _FIND_COORDINATOR = 1
 """A version that all brokers since 0.11 support."""
-_JOIN_WITH_THROTTLE, _THROTTLE = 2, 4
-"""The first version of JoinGroup whose response begins with a throttle time, and its length in bytes."""
+_WITH_THROTTLE, _THROTTLE = {"JoinGroup": 2, "SyncGroup": 1, _BEAT: 0}, 4
+"""The responses that this instance may change, the first versions of them that begin with a throttle time, and its
+length in bytes."""
 _LOOKS, _LOOK_AGAIN_S = 20, 0.1
-_IN_FLIGHT_CHECK_S = 0.005
+_IN_FLIGHT_CHECK_S = _TOGETHER_S = 0.005
 _TOLD_WITHIN_S = _IDLE_S = 1.0
 _MOST_KNOWN, _MOST_MEMBERS = 100_000, 5_000
 _CONSUMERS = "ConsumerGroupDescribe"
@@ -201,11 +203,6 @@ class Kinds:
         record = self.record_of(group)
         since = self._frozen_at.get((group, record.moving.removeprefix(UNDOING))) if record is not None else None
         return since is not None and asyncio.get_running_loop().time() < since + self.longest_s(group)
-
-    def is_moving(self, group: str) -> bool:
-        """Returns whether the record says that the group is being taken over, or that this is being undone."""
-        record = self.record_of(group)
-        return record is not None and bool(record.moving)
 
     def is_surely_native(self, group: str) -> bool:
         """Returns whether the group is native, and was not moving lately, by records that are not out of date."""
@@ -454,11 +451,11 @@ def _record_stored(store: Store, partition: int, in_log: Mapping[str, bool], fen
 @dataclass(slots=True)
 class PassedOn:
     """A request that the broker is to answer. Call :meth:`end` when it has, or when it never will. If there is a
-    ``change``, it returns the response that the client gets."""
+    ``change``, it returns the frame that the client gets instead of the broker's."""
 
     in_flight: Counter[str]
     groups: Sequence[str]
-    change: Patch | None = None
+    change: Callable[[bytes], Awaitable[bytes]] | None = None
 
     def end(self) -> None:
         for group in self.groups:
@@ -498,6 +495,8 @@ class NativeGroups:
         """The groups whose offsets were committed in transactions."""
         self._is_free: dict[str, float] = {}
         """When a namesake was last seen without a fence that an ended move has left there."""
+        self._looks: dict[str, asyncio.Task[Any]] = {}
+        """What is about to be asked of the broker, by group."""
         self._asking: Counter[Address] = Counter()
         self._used_at: dict[Address, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -561,7 +560,7 @@ class NativeGroups:
         if name in _JOINS:
             await self._joins_again(name, call)
         # nothing is awaited from here on: what is asked now holds until the request counts as passed on
-        if self._is_frozen(name, call, groups) or not self._are_meant(call, groups):
+        if self._is_frozen(call, groups) or not self._are_meant(call, groups):
             return None
         return self._begun(name, call, groups)
 
@@ -572,22 +571,14 @@ class NativeGroups:
         """Notes that a request is passed on. Of members, a take-over must know the generation and the timeouts."""
         if call.client_id == FOR_BROKERS:
             return PassedOn(Counter(), ())
-        change = None
         if name != "OffsetFetch" and hasattr(call.request, "group_id"):
             self._note(name, call)
-            if name == "JoinGroup":
-                change = partial(self._joined, call.request.group_id)
-            elif name == _BEAT:
-                change = partial(self._beaten, call.request.group_id, call.request.member_epoch)
         self._in_flight.update(groups)
-        return PassedOn(self._in_flight, groups, change)
+        return PassedOn(self._in_flight, groups, partial(self._changed, name, call) if name in _WITH_THROTTLE else None)
 
-    def _is_frozen(self, name: str, call: Call, groups: Iterable[str]) -> bool:
-        """Returns whether the request must wait until a take-over of a group has ended. Heartbeats of KIP-848 members
-        wait as long as the record says that the group moves: the broker would give one the partitions of another that
-        was removed, and does not know it yet."""
-        is_moving = self.kinds.is_moving if name == _BEAT else self.kinds.is_frozen
-        return call.client_id != FOR_BROKERS and any(map(is_moving, groups))
+    def _is_frozen(self, call: Call, groups: Iterable[str]) -> bool:
+        """Returns whether the request must wait until a take-over of a group has ended."""
+        return call.client_id != FOR_BROKERS and any(map(self.kinds.is_frozen, groups))
 
     def _frozen_s(self, group: str) -> float:
         """Returns how long the group may be frozen, while its members' sessions at the brokers go on."""
@@ -695,27 +686,57 @@ class NativeGroups:
 
     # --- fences that were left behind --------------------------------------------------------------------------------
 
-    def _joined(self, group: str, frame: bytes, version: int) -> bytes:
-        return with_error(
-            "JoinGroup",
-            frame,
-            version,
-            lambda error: Error.COORDINATOR_NOT_AVAILABLE if self._may_be_fenced(group, error) else error,
-        )
+    async def _changed(self, name: str, call: Call, frame: bytes) -> bytes:
+        form = message(f"{name}Response")
+        told = form.decode(frame, call.version, answer_start(form, call.version))
+        error = await self._told(name, call, told)
+        return frame if error == told.error_code else with_error(name, frame, call.version, error)
 
-    def _beaten(self, group: str, epoch: int, frame: bytes, version: int) -> bytes:
+    async def _told(self, name: str, call: Call, answer: Any) -> int:
+        """Returns the error that the client is told."""
+        group, error = call.request.group_id, int(answer.error_code)
+        if name == "JoinGroup":
+            return Error.COORDINATOR_NOT_AVAILABLE if self._may_be_fenced(group, error) else error
+        if name == _BEAT and error == Error.GROUP_ID_NOT_FOUND:
+            return self._not_found(group, call.request.member_epoch)
+        given = answer.assignment if name == "SyncGroup" else answer.assignment and answer.assignment.topic_partitions
+        if error or not given or await self._gives(group, getattr(answer, "member_id", call.request.member_id)):
+            return error
+        return Error.REBALANCE_IN_PROGRESS if name == "SyncGroup" else Error.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _not_found(self, group: str, epoch: int) -> int:
         """To the broker, a fenced namesake is no group of KIP-848 members, and clients give up if they are told so."""
+        if epoch != JOIN:
+            return Error.UNKNOWN_MEMBER_ID
+        record, error = self.kinds.record_of(group), Error.GROUP_ID_NOT_FOUND
+        is_fenced = (record is not None and record.is_returning) or self._may_be_fenced(group, error)
+        return Error.COORDINATOR_LOAD_IN_PROGRESS if is_fenced else error
 
-        def told(error: int) -> int:
-            if error != Error.GROUP_ID_NOT_FOUND:
-                return error
-            if epoch != JOIN:
-                return Error.UNKNOWN_MEMBER_ID
-            record = self.kinds.record_of(group)
-            is_fenced = (record is not None and record.is_returning) or self._may_be_fenced(group, error)
-            return Error.COORDINATOR_LOAD_IN_PROGRESS if is_fenced else error
+    async def _gives(self, group: str, member_id: str) -> bool:
+        """Returns whether the broker may give a member what it was assigned just now. It may not once a fence is in the
+        group: then it gives away what members have that the fence has removed, and that are frozen, maybe at another
+        instance. Only the broker knows that for sure. This instance may have lost its session, or have one only since
+        the freeze, so that nobody waits for it. A fence that waits for members to come back holds them up itself."""
+        record = self.kinds.record_of(group)
+        if record is not None and record.is_returning:
+            return True
+        if group not in self._looks:
+            self._looks[group] = asyncio.create_task(self._look(group))
+        try:
+            found = await asyncio.shield(self._looks[group])
+        except (NoCommonVersion, RightMissing):
+            return True  # nobody can move the group
+        except BrokerError as error:
+            log.info("cannot find out whether the brokers' group is fenced group=%s: %s", group, error)
+            return False
+        members = found.members if found is not None else ()
+        return any(one.member_id == member_id for one in members) and all(instance_of(one) != FENCE for one in members)
 
-        return with_error("ConsumerGroupHeartbeat", frame, version, told)
+    async def _look(self, group: str) -> Any | None:
+        """Asks the broker beside this instance, for all who have asked by then."""
+        await asyncio.sleep(_TOGETHER_S)
+        del self._looks[group]
+        return await self.described((self._instances.broker_id, "", 0), group)
 
     def _may_be_fenced(self, group: str, error: int) -> bool:
         """Returns whether a fence may have caused the error of a join: then the client looks up its coordinator again,
@@ -760,7 +781,8 @@ class NativeGroups:
             found = of_group((await self.ask(node, name, versions, request)).groups, group)
             if found.error_code in _ABSENT:
                 return None
-            require_no_error(found.error_code, "the brokers' group cannot be described")
+            if unless_moving(found.error_code):
+                raise failure("the brokers' group cannot be described", found.error_code)
             if found.group_state != _DEAD:
                 return found
         return None
@@ -801,8 +823,6 @@ class NativeGroups:
         if not any(are_theirs):
             return await self._with_unmet(name, call, await ours(call))
         if lists is None:
-            if name != "OffsetFetch" and self._is_frozen(name, call, groups):
-                raise Loading
             return await self._answered_whole(name, call, groups)
         asked, told = lists
         sides: dict[bool, list[Any]] = {True: [], False: []}
@@ -840,14 +860,16 @@ class NativeGroups:
         """Answers a request about one group in a version that the broker does not know."""
         if name in _JOINS:
             await self._joins_again(name, call)
+        if name != "OffsetFetch" and self._is_frozen(call, groups):
+            raise Loading
         passed = self._begun(name, call, groups)
         try:
-            told = await self._ask(name, call, call.request)
+            answer = await self._ask(name, call, call.request)
+            if passed.change is not None:
+                answer.error_code = await self._told(name, call, answer)
         finally:
             passed.end()
-        if name == "JoinGroup" and self._may_be_fenced(groups[0], told.error_code):
-            told.error_code = Error.COORDINATOR_NOT_AVAILABLE
-        return told
+        return answer
 
     async def _newest(self, name: str) -> int:
         """Returns the newest version of a request that the broker and this instance support, or -1 if there is none.
@@ -1053,13 +1075,11 @@ class KindFinder:
         return self._native.kinds.of(name)
 
 
-def with_error(name: str, frame: bytes, version: int, told: Callable[[int], int]) -> bytes:
-    """Returns a broker's response to a JoinGroup or ConsumerGroupHeartbeat as the client gets it: with the error that
-    it is ``told`` instead."""
-    has_throttle = name != "JoinGroup" or version >= _JOIN_WITH_THROTTLE
+def with_error(name: str, frame: bytes, version: int, error: int) -> bytes:
+    """Returns a broker's response, as :data:`_WITH_THROTTLE` knows it, with another error."""
+    has_throttle = version >= _WITH_THROTTLE[name]
     at = answer_start(message(f"{name}Response"), version) + (_THROTTLE if has_throttle else 0)
-    error = int.from_bytes(frame[at : at + 2], "big", signed=True)
-    return frame[:at] + told(error).to_bytes(2, "big", signed=True) + frame[at + 2 :]
+    return frame[:at] + error.to_bytes(2, "big", signed=True) + frame[at + 2 :]
 
 
 def instance_of(member: Any) -> str | None:

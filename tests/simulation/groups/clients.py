@@ -86,6 +86,7 @@ class Client:
 
     request_s = REQUEST_S
     """How long it waits for an answer."""
+    versions = VERSIONS
 
     def __init__(self, history: GroupHistory, name: str) -> None:
         self.history, self.name = history, name
@@ -295,14 +296,15 @@ class Client:
     def _frame(self, name: str, **fields: Any) -> bytes:
         request = message(f"{name}Request")
         if name not in {"LeaveGroup", "OffsetFetch"}:
-            fields.setdefault("group_instance_id", self.instance_id)
-        header = RequestHeader(request.api_key or 0, VERSIONS[name], next(self._numbers), self.client_id)
+            is_beat = name == "ConsumerGroupHeartbeat"
+            fields.setdefault("instance_id" if is_beat else "group_instance_id", self.instance_id)
+        header = RequestHeader(request.api_key or 0, self.versions[name], next(self._numbers), self.client_id)
         return request_frame(header, request, request(**{"group_id": self.group} | fields))[4:]
 
-    @staticmethod
-    def read(name: str, found: bytes) -> Any:
+    @classmethod
+    def read(cls, name: str, found: bytes) -> Any:
         """Returns the answer to a request of that name."""
-        answer, version = message(f"{name}Response"), VERSIONS[name]
+        answer, version = message(f"{name}Response"), cls.versions[name]
         return answer.decode(found, version, 4 + answer_start(answer, version))
 
     async def _ask(self, name: str, *, check: Callable[[Any], None] | None = None, **fields: Any) -> Any:

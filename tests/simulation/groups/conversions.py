@@ -130,7 +130,7 @@ class ManagedFront(Front):
 class Elected:
     """The elected coordinator. Looks at every group whenever anything in ZooKeeper has changed."""
 
-    def __init__(self, history: ConversionHistory) -> None:
+    def __init__(self, history: MoveHistory) -> None:
         self._history, self._seen, self.silent_until = history, -1, 0.0
         clock = WorldClock(history.world)
         self.store = connected_store(history.server, clock)

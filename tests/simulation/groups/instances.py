@@ -11,6 +11,7 @@ from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable, TreeRefused
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import CLAIMANT_WITHIN_S, Instances
+from kafka_coord.frontends.kafka.native import PassedOn
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.term import Claimed, next_term
 from kafka_coord.kafka.connection import BrokerConnection, NotSent
@@ -18,6 +19,7 @@ from kafka_coord.model.offsets import Retention
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.zk.root import ClusterRecord, Source
 from tests.frontends.kafka.callers import NoManagedGroups, NoNativeGroups
+from tests.simulation.groups.line import Line
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World
 from tests.simulation.groups.topics import SimulatedTopic, SimulatedTopics
@@ -276,6 +278,9 @@ class Instance:
         self.process.start(self._follow)
         self.process.start(self._expire)
         self.process.start(known.follow)
+
+    async def answer(self, frame: bytes, line: Line) -> bytes | PassedOn:
+        return await self.coordinator.answer(frame, line)
 
     def _term_ended(self, partition: int) -> None:
         is_claimed = self.znode.claimant not in {None, self.broker}

@@ -17,6 +17,7 @@ from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreError, StoreUnavailable
+from kafka_coord.frontends.kafka.clients import with_length
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
@@ -44,7 +45,7 @@ from tests.simulation.store import SimulatedStore, connected_store
 
 FAULTS = frozenset({
     "kill", "freeze", "deaf", "move", "offsets-move", "broker-kill", "loss", "slow", "zookeeper", "client-kill",
-    "stranger", "namesake",
+    "stranger", "namesake", "unheard",
 })  # fmt: skip
 TURMOIL_S, CALM_S = 20.0, 24.0
 HERE = partition_of(GROUP)
@@ -55,7 +56,11 @@ _SERVED_WITHIN_S = 6.0
 """How long a reader may be without an answer at the end, in seconds."""
 _FEW = 4
 """If at most this many kinds of faults are allowed, all of them happen."""
-_VERBS = {GroupKind.NATIVE: "take_over", GroupKind.CLIENT_ASSIGNED: "give_back"}
+_VERBS = {
+    GroupKind.NATIVE: "take_over",
+    GroupKind.CLIENT_ASSIGNED: "give_back",
+    GroupKind.MANAGED: "give_back_consumers",
+}
 
 
 class Broker(Instance):
@@ -213,6 +218,9 @@ class MoveHistory:
 
     left: set[str]
     front: type[Front] = Front
+    broker: type[Broker] = Broker
+    reader: type[Reader] = Reader
+    turmoil_s, calm_s = TURMOIL_S, CALM_S
 
     def __init__(self, seed: int, faults: frozenset[str] = FAULTS) -> None:
         self.seed, self.world = seed, World(seed)
@@ -236,7 +244,7 @@ class MoveHistory:
         self.server_store.ensure_path(layout.log_partition(HERE))
         self._fresh, self.is_native_first = 0, rng.random() < 0.7
         self.front_of: dict[object, Front] = {}
-        self.brokers = {broker: Broker(self, broker) for broker in BROKERS}
+        self.brokers = {broker: self.broker(self, broker) for broker in BROKERS}
         self.fronts = {broker: self.front(self, broker) for broker in BROKERS}
         for front in self.fronts.values():
             self.registry.register(front)
@@ -255,10 +263,10 @@ class MoveHistory:
 
     def _begin(self) -> None:
         if self.rng.random() < 0.15:
-            self.readers += [Reader(self, f"own-{at}", own=at) for at in range(self.rng.randint(1, 2))]
+            self.readers += [self.reader(self, f"own-{at}", own=at) for at in range(self.rng.randint(1, 2))]
             return
         names = [*("a", "b", "c")[: self.rng.randint(1, 3)], *(["static"] if self.rng.random() < 0.4 else [])]
-        self.readers += [Reader(self, name) for name in names]
+        self.readers += [self.reader(self, name) for name in names]
 
     def fresh(self) -> int:
         self._fresh += 1
@@ -287,7 +295,7 @@ class MoveHistory:
             line.sent_more()
             found: bytes | PassedOn | None
             try:
-                found = await line.handling(server.coordinator.answer(frame, line))
+                found = await line.handling(server.answer(frame, line))
                 if isinstance(found, PassedOn):
                     found = await self._passed_on(server, frame, found)
             except BrokerError:
@@ -315,12 +323,9 @@ class MoveHistory:
     async def _passed_on(self, front: Instance, frame: bytes, passed: PassedOn) -> bytes:
         try:
             found = await self.at_broker(front, front.broker, frame)
+            return found if passed.change is None else with_length(await passed.change(found[4:]))
         finally:
             passed.end()
-        if passed.change is None:
-            return found
-        body = passed.change(found[4:], int.from_bytes(frame[2:4], "big"))
-        return len(body).to_bytes(4, "big") + body
 
     async def at_broker(self, front: Instance, broker: int, frame: bytes) -> bytes:
         """Asks a broker. Raises :class:`BrokerError` if it dies, or if the connection is lost."""
@@ -331,7 +336,8 @@ class MoveHistory:
             front.process.call_soon(_fail, told, BrokerError("the connection was lost"))
 
         async def answered() -> None:
-            found = await there.coordinator.answer(frame, line)
+            found = await there.answer(frame, line)
+            assert isinstance(found, bytes)
             waiting.pop(told, None)
             if self.net.loses():
                 lost()
@@ -383,9 +389,9 @@ class MoveHistory:
         world, start = self.world, self.world.now
         world.after(3.0, self._move_group)
         world.after(5.0, self._fault)
-        self._run(start + TURMOIL_S)
+        self._run(start + self.turmoil_s)
         self._end_all()
-        self._run(world.now + CALM_S)
+        self._run(world.now + self.calm_s)
         self._at_rest()
 
     def _run(self, until: float) -> None:
@@ -411,7 +417,7 @@ class MoveHistory:
         if self.kinds and self.rng.random() < 0.5:
             self.world.after(self.rng.uniform(0.0, 0.4), self._strike)
         try:
-            told = await getattr(front.coordinator.moves, verb)(GROUP)
+            told = await self._ask_to_move(front, verb)
         except MoveRefused as reason:
             self.say(f"{verb} refused: {reason}")
             self.moved["refused"] += 1
@@ -422,6 +428,10 @@ class MoveHistory:
         self.moved[verb] += 1
         if verb == "take_over":
             self._took_over(front, began)
+
+    async def _ask_to_move(self, front: Front, verb: str) -> str:
+        told: str = await getattr(front.coordinator.moves, verb)(GROUP)
+        return told
 
     def _took_over(self, front: Front, began: float) -> None:
         group = front.manager.group(GROUP)
@@ -460,10 +470,19 @@ class MoveHistory:
 
     def _deaf(self) -> None:
         """An instance loses its session, and serves its clients by what it knows."""
-        front = self.fronts[self.rng.choice(BROKERS)]
+        self._deafen(self.fronts[self.rng.choice(BROKERS)], self.rng.uniform(0.5, 8.0))
+
+    def _unheard(self) -> None:
+        """The group's own coordinator moves beside an instance that has no session: the other ones know its members."""
+        leaders = {self.log.leader, self.offsets_log.leader}
+        broker = self.rng.choice([one for one in BROKERS if one not in leaders])
+        self._deafen(self.fronts[broker], self.rng.uniform(4.0, 12.0))
+        self._offsets_move_to(broker)
+
+    def _deafen(self, front: Front, for_s: float) -> None:
         front.deaf_until, front.kinds._is_current = math.inf, False
         self.world.after(_SESSION_S, lambda: self.registry.end(front) if front.deaf else None)
-        self.world.after(self.rng.uniform(0.5, 8.0), lambda: self._hears(front))
+        self.world.after(for_s, lambda: self._hears(front))
 
     def _hears(self, front: Front) -> None:
         front.deaf_until = min(front.deaf_until, self.world.now)
@@ -474,13 +493,16 @@ class MoveHistory:
         self.log.move(self.rng.choice(BROKERS))
 
     def _offsets_move(self) -> None:
-        self.offsets_log.move(self.rng.choice(BROKERS))
+        self._offsets_move_to(self.rng.choice(BROKERS))
+
+    def _offsets_move_to(self, broker: int) -> None:
+        self.offsets_log.move(broker)
 
     def _broker_kill(self) -> None:
         broker = self.offsets_log.leader
         self._die(self.brokers[broker].process)
         self.offsets_log.move(self.rng.choice([one for one in BROKERS if one != broker]))
-        self.brokers[broker] = Broker(self, broker)
+        self.brokers[broker] = self.broker(self, broker)
 
     def _loss(self) -> None:
         self.net.loss = self.rng.choice([0.02, 0.1])
@@ -514,7 +536,7 @@ class MoveHistory:
 
     def _stranger(self) -> None:
         """A client behind the brokers' plain listener comes, and goes again."""
-        stranger = Reader(self, f"stranger-{self.fresh()}", plain=True)
+        stranger = self.reader(self, f"stranger-{self.fresh()}", plain=True)
         self.readers.append(stranger)
         self.world.after(self.rng.uniform(0.3, 3.0), lambda: self._client_dies(stranger))
 
@@ -522,7 +544,7 @@ class MoveHistory:
         """A client comes that cannot be told from another one."""
         if any(one.own is not None for one in self.readers):  # they may commit only while the group has no members
             return
-        namesake = Reader(self, f"namesake-{self.fresh()}")
+        namesake = self.reader(self, f"namesake-{self.fresh()}")
         namesake.client_id = self.rng.choice(self.readers).client_id
         self.readers.append(namesake)
 

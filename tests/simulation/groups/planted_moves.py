@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from kafka_coord.frontends.kafka import moving
+from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.moving import Moves, Namesake
 from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
@@ -141,6 +143,29 @@ def _sessions_end_while_frozen() -> Patches:
     return ((ClientAssignedGroups, "frozen", lambda *_: nullcontext()),)
 
 
+def _given_away() -> Patches:
+    async def gives(_self: Any, _group: str, _member_id: str) -> bool:
+        return True
+
+    return ((NativeGroups, "_gives", gives),)
+
+
+def _in_flight_given_away() -> Patches:
+    return (*_in_flight_not_counted(), *_given_away())
+
+
+def _joined_again_with_any_epoch() -> Patches:
+    """Whoever sends a heartbeat counts as a member that has joined again, and holds nothing."""
+    original = NativeGroups._joins_again
+
+    async def joins(self: Any, name: str, call: Any) -> None:
+        request = copy.copy(call.request)
+        request.member_epoch = 0
+        await original(self, name, Call(call.header, request, call.client))
+
+    return ((NativeGroups, "_joins_again", joins),)
+
+
 PLANTED: dict[str, Callable[[], Patches]] = {
     "offsets are read before the freeze": _offsets_read_early,
     "no fence joins": _no_fence,
@@ -171,10 +196,21 @@ TELLING = {
 """The faults that reveal a defect soon. Others would hide it, and the rest is found without any."""
 
 
+OF_CONSUMERS: dict[str, Callable[[], Patches]] = {
+    "what the broker gives away while the fence enters is passed on": _given_away,
+    "an answer in flight gives partitions away after the freeze": _in_flight_given_away,
+    "an old epoch counts as having joined again": _joined_again_with_any_epoch,
+    "ids count as given up before they are": _counted_by_client_id,
+    "the first to return gets everything": _first_gets_everything,
+    "offsets are read before the freeze": _offsets_read_early,
+}
+"""Those of moves with KIP-848 members."""
+
+
 @contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str, defects: Mapping[str, Callable[[], Patches]] = PLANTED) -> Iterator[None]:
     """Plants the defect until the end of the block."""
     with ExitStack() as stack:
-        for patch in PLANTED[name]():
+        for patch in defects[name]():
             stack.enter_context(patched(patch))
         yield

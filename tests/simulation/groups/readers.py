@@ -9,9 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.managed.heartbeats import JOIN, LEAVE
 from kafka_coord.wire.consumer_protocol import assignment
 from kafka_coord.wire.messages import message
-from tests.simulation.groups.clients import REBALANCE_MS, RESTS_S, SESSION_MS, TOPIC, Client, Elsewhere, Rejoin
+from tests.simulation.groups.clients import (
+    REBALANCE_MS,
+    RESTS_S,
+    SESSION_MS,
+    TOPIC,
+    VERSIONS,
+    Client,
+    Elsewhere,
+    Rejoin,
+)
 from tests.simulation.groups.judge import Commit
 
 if TYPE_CHECKING:
@@ -23,7 +33,14 @@ SHARED = range(4)
 """The partitions that the readers share."""
 _SURE_S = min(SESSION_MS, REBALANCE_MS) / 1000 - 0.5
 """How long after a heartbeat no coordinator may take a member's partitions away without telling it, in seconds."""
-_OUT = frozenset({Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID})
+_OUT = frozenset({
+    Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID, Error.FENCED_MEMBER_EPOCH,
+})  # fmt: skip
+_BEAT = "ConsumerGroupHeartbeat"
+_FATAL = frozenset({
+    Error.GROUP_ID_NOT_FOUND, Error.INVALID_REQUEST, Error.UNSUPPORTED_VERSION, Error.INCONSISTENT_GROUP_PROTOCOL,
+})  # fmt: skip
+"""What Kafka's clients of KIP-848 give up for."""
 
 
 class ReadJudge:
@@ -174,6 +191,99 @@ class Reader(Client):
     async def _ask(self, name: str, **more: Any) -> Any:
         asked_at = self.world.now
         found = await super()._ask(name, **more)
-        if name in {"Heartbeat", "SyncGroup"} and found.error_code == Error.NONE:
+        if name in {"Heartbeat", "SyncGroup", _BEAT} and found.error_code == Error.NONE:
             self.heard_at = asked_at
         return found
+
+
+class ConsumerReader(Reader):
+    """A reader that uses KIP-848. It gives partitions up before its next heartbeat says so, and keeps its member id
+    when it joins again, as Kafka's clients do."""
+
+    versions = VERSIONS | {_BEAT: 1, "OffsetCommit": 9}
+    _told: set[int]
+    """What its last heartbeat has said that it owns."""
+
+    def start(self) -> None:
+        self._is_whole = True
+        super().start()
+        self.member_id, self.generation = f"{self.name}-{self.history.fresh()}", JOIN
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                await self._beat_once()
+                if self.wanted:
+                    await self._begin()
+                await self._act()
+            except Elsewhere:
+                self._is_whole = True
+                self.disconnect()
+                await asyncio.sleep(self.rng.uniform(0.02, 0.3))
+            except Rejoin:
+                self._stop_reading()
+                self.is_member, self.generation, self._is_whole = False, JOIN, True
+                await asyncio.sleep(self.rng.uniform(0.0, 0.05))
+
+    async def _beat_once(self) -> None:
+        form = message(f"{_BEAT}Request")
+        fields: dict[str, Any] = {"member_id": self.member_id, "member_epoch": self.generation}
+        owned = {*self.positions, *self.wanted}
+        if self._is_whole or owned != self._told:
+            part = form.struct("TopicPartitions")(topic_id=self._topic_id, partitions=tuple(sorted(owned)))
+            fields["topic_partitions"] = (part,) if owned else ()
+        if self._is_whole:
+            fields |= {"rebalance_timeout_ms": REBALANCE_MS, "subscribed_topic_names": (TOPIC,)}
+        self._told = owned
+        answer = await self._ask(_BEAT, **fields)
+        self._check(answer.error_code)
+        self.is_member, self._is_whole, self.generation = True, False, answer.member_epoch
+        if answer.assignment is not None:
+            self._assigned(answer.assignment.topic_partitions)
+
+    def _assigned(self, parts: Sequence[Any]) -> None:
+        told = {number for one in parts for number in one.partitions}
+        for one in parts:
+            self._topic_id = one.topic_id
+        self.positions = {one: at for one, at in self.positions.items() if one in told}
+        self.wanted = told - self.positions.keys()
+        self.history.judge.handed_out(self, told)
+
+    async def _begin(self) -> None:
+        before = self.positions
+        await super()._begin()
+        self.positions = before | self.positions
+
+    async def _act(self) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0, RESTS_S) * self.history.pace)
+        for _ in range(self.rng.randint(0, 2)):
+            if self.positions:
+                await self._commit()
+        drawn = self.rng.random()
+        if drawn < 0.3:
+            await self._look()
+        elif drawn < 0.32 and not self.history.calm:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        self._stop_reading()
+        self.is_member = False
+        self.history.left.add(self.member_id)
+        await self._ask(_BEAT, member_id=self.member_id, member_epoch=LEAVE)
+        await asyncio.sleep(self.rng.uniform(0.0, 5.0))
+        self.member_id = f"{self.name}-{self.history.fresh()}"
+        raise Rejoin
+
+    def _stop_reading(self) -> None:
+        super()._stop_reading()
+        self._told, self._topic_id = set(), bytes(16)
+
+    def _check(self, error: int) -> None:
+        if error in _FATAL:
+            self.history.judge.breaks(f"{self.name} was told {Error(error).name}, and ends")
+        if error == Error.STALE_MEMBER_EPOCH:  # the next heartbeat tells it the new one
+            return
+        if error == Error.UNKNOWN_MEMBER_ID:
+            self.history.thrown_out(self, Error(error))
+            raise Rejoin
+        super()._check(error)
