@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kafka_coord.frontends.kafka import listener
-from kafka_coord.frontends.kafka.clients import Clients
+from kafka_coord.frontends.kafka.clients import Clients, with_length
 from kafka_coord.frontends.kafka.connection import ClientConnection
-from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
+from kafka_coord.frontends.kafka.native import Kinds, NativeGroups, PassedOn
 from kafka_coord.frontends.kafka.routing import PRODUCE, expects_answer
 from kafka_coord.model import GroupKind
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
+from tests.fuzzing.kafka_targets import _Front, _Transport
 
 
 def test_endless_work_begins_again_after_an_unexpected_error(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,3 +118,64 @@ def test_no_answer_is_awaited_to_a_produce_without_acks_in_any_version() -> None
             frame = request_frame(RequestHeader(PRODUCE, version, 7, "c"), form, form(acks=acks))[4:]
             assert expects_answer(frame, len(frame)) is (acks != 0), version
     assert form.versions.last == 13, "as brokers of Kafka 4.3 know them"
+
+
+class Wire(_Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+
+def test_a_passed_on_request_is_answered_as_changed_before_the_next_one_is_taken() -> None:
+    """Like a broker, an instance takes no other request of a client while one waits for its answer."""
+    to_broker, to_client = Wire(), Wire()
+    looked = asyncio.Event()
+
+    class Front(_Front):
+        async def connect_broker(self, protocol: asyncio.Protocol) -> None:
+            protocol.connection_made(to_broker)
+            self.end = protocol
+
+    async def changed(frame: bytes) -> bytes:
+        await looked.wait()
+        return frame + b"!"
+
+    async def passed_on(_frame: bytes, _client: object) -> PassedOn:
+        return PassedOn(in_flight, ("g",), changed)
+
+    async def settled() -> None:
+        for _ in range(9):
+            await asyncio.sleep(0)
+
+    async def play() -> None:
+        front = Front()
+        front.coordinator.answer = passed_on  # type: ignore[method-assign]
+        client = ClientConnection(front)  # type: ignore[arg-type]
+        client.connection_made(to_client)
+        in_flight["g"] = 1
+        sync, metadata = frame(14, 3), frame(3, 9)
+        client.data_received(sync + metadata)
+        await settled()
+        assert to_broker.written == sync
+        front.end.data_received(with_length(b"synced"))
+        await settled()
+        assert (to_client.written, to_broker.written, in_flight["g"]) == (b"", sync, 1)
+        looked.set()
+        await settled()
+        assert (to_client.written, to_broker.written) == (with_length(b"synced!"), sync + metadata)
+        assert not in_flight["g"]
+        front.end.data_received(with_length(b"all topics"))
+        assert to_client.written == with_length(b"synced!") + with_length(b"all topics")
+        await front.coordinator.close()
+
+    in_flight = Counter[str]()
+    asyncio.run(play())
+
+
+def frame(api_key: int, version: int) -> bytes:
+    return with_length(api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(8))

@@ -23,8 +23,8 @@ from tests.simulation.groups.brokers_consumers import BrokersConsumers, Member, 
 from tests.simulation.groups.clients import GROUP
 from tests.simulation.groups.conversions import Elected, ManagedFront
 from tests.simulation.groups.history import BROKERS, violation
-from tests.simulation.groups.judge import InvariantBroken
 from tests.simulation.groups.instances import Instance
+from tests.simulation.groups.judge import InvariantBroken
 from tests.simulation.groups.line import Line
 from tests.simulation.groups.loop import Process
 from tests.simulation.groups.moves import FAULTS as OF_MOVES
