@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.machine import Group as Machine
 from kafka_coord.classic_groups.metadata import ClassicState, GroupMetadata, MemberMetadata, Protocol
@@ -303,6 +305,8 @@ class Moves:
                 await fence.joined()
             else:
                 await self._native.leave(node, name, leaving)
+                if namesake.is_fenced and namesake.protocol:  # all that a broker knows of it after another one
+                    await fence.join(namesake.kind, [namesake.protocol])
             await fence.join(namesake.kind)
         except (Exception, asyncio.CancelledError):
             fence.close()
@@ -542,8 +546,8 @@ class Moves:
         seen: dict[str, Seen] = {}
         for one in heard.values():
             for member_id, known in one.members.get(name, {}).items():
-                if member_id not in seen or seen[member_id].generation < known.generation:
-                    seen[member_id] = known
+                before = seen.get(member_id, Seen())  # an instance may have heard its generation, and not its timeouts
+                seen[member_id] = Seen(*map(max, structs.astuple(before), structs.astuple(known)))
         return seen
 
     async def _offsets(self, node: Node, name: str) -> dict[TopicPartition, Any]:
