@@ -149,7 +149,7 @@ class GroupCoordinator:
         header, at = read_header(frame, flexible=version in form.flexible)
         call = Call(header, form.decode(frame, version, at), client)
         work = self._handlers[name]
-        if self.native.may_concern(call):
+        if self.native.may_concern(name, call):
             if (passed := await self.native.passes(name, call)) is not None:
                 return passed
             work = partial(self.native.answered, name, ours=work)

@@ -123,6 +123,8 @@ class Kinds:
         self._recorded: dict[int, Recorded] = {}
         """The records of each partition of the groups log that have been read. What was known stays known while
         ZooKeeper does not answer."""
+        self._records: dict[str, GroupRecord] = {}
+        """The same records, by group."""
         self._wanted: dict[int, dict[str, GroupKind]] = {}
         self._recording: dict[int, asyncio.Task[None]] = {}
         self._again: dict[int, asyncio.Task[None]] = {}
@@ -175,7 +177,11 @@ class Kinds:
         if found.version < known.version and found.czxid in {0, known.czxid}:
             return
         self._recorded[partition] = found
-        self.on_forgotten(known.groups.keys() - found.groups.keys())
+        gone = known.groups.keys() - found.groups.keys()
+        for name in gone:
+            del self._records[name]
+        self._records.update(found.groups)
+        self.on_forgotten(gone)
         moving = {(name, one.moving.removeprefix(UNDOING)) for name, one in found.groups.items() if one.moving}
         now = asyncio.get_running_loop().time() if moving or self._frozen_at else 0.0
         for key in [one for one in self._frozen_at if partition_of(one[0]) == partition and one not in moving]:
@@ -193,7 +199,7 @@ class Kinds:
         return self._of_partition(partition).version
 
     def record_of(self, group: str) -> GroupRecord | None:
-        return self._of_partition(partition_of(group)).groups.get(group)
+        return self._records.get(group)
 
     def is_frozen(self, group: str) -> bool:
         """Returns whether the group is being taken over, as far as this instance has heard. No move lasts longer than
@@ -538,13 +544,15 @@ class NativeGroups:
         """Returns whether the request means the group that the brokers coordinate."""
         return call.client_id == FOR_BROKERS or self.kinds.are(GroupKind.NATIVE, group)
 
-    def may_concern(self, call: Call) -> bool:
-        """Returns whether the brokers may have to do with the request: not if it is about one group, and the instances
-        coordinate that, as most are."""
-        group = getattr(call.request, "group_id", None)
-        record = self.kinds.record_of(group) if group is not None else None
-        is_ours = record is not None and not record.moving and record.kind is not GroupKind.NATIVE
-        return not is_ours or call.client_id == FOR_BROKERS
+    def may_concern(self, name: str, call: Call) -> bool:
+        """Returns whether the brokers may have to do with the request: not if it names groups, all of which the
+        instances coordinate, as nearly always."""
+        groups = _groups_of(name, call)
+        for group in groups:
+            record = self.kinds.record_of(group)
+            if record is None or record.moving or record.kind is GroupKind.NATIVE:
+                return True
+        return not groups or call.client_id == FOR_BROKERS
 
     async def passes(self, name: str, call: Call) -> PassedOn | None:
         """Returns a token if the whole request goes to the broker as it came, else ``None``."""
