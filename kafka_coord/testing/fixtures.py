@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Until
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
@@ -52,23 +52,27 @@ class RealCluster:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Writes a record and returns its offset. If the topic is new, retries until the brokers know it."""
+        """Writes a record and returns its offset. If the topic or the partition is new, retries until it is known."""
         written: list[Message] = []
         more = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         deadline = time.monotonic() + _WAIT_S
         while True:
-            self._producer.produce(
-                topic,
-                value,
-                key,
-                partition=partition,
-                headers=list(headers),
-                on_delivery=lambda _error, message: written.append(message),
-                **more,
-            )
-            self._producer.flush(_WAIT_S)
-            message = written.pop()
-            error = message.error()
+            try:
+                self._producer.produce(
+                    topic,
+                    value,
+                    key,
+                    partition=partition,
+                    headers=list(headers),
+                    on_delivery=lambda _error, message: written.append(message),
+                    **more,
+                )
+            except KafkaException as refused:  # the client knows the topic, but not this partition
+                error = refused.args[0]
+            else:
+                self._producer.flush(_WAIT_S)
+                message = written.pop()
+                error = message.error()
             if error is None:
                 return int(message.offset())
             if error.code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() >= deadline:

@@ -46,9 +46,7 @@ def open_store(hosts: str, session_timeout_ms: int = SESSION_MS, zk: ZkOptions |
 def seen(service: CoordinatorService, topics: Iterable[str]) -> None:
     """Waits until the elected coordinator has seen the topics. To a group that has subscribed before that, they came
     later, and begin at their beginning."""
-    coordinator = service.coordinator
-    assert coordinator is not None
-    eventually(lambda: coordinator.catalog.names() >= {*topics})
+    eventually(lambda: (one := service.coordinator) is not None and one.catalog.names() >= {*topics})
 
 
 class KafkaZnodes:

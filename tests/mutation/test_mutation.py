@@ -70,7 +70,7 @@ trial.preload()
 module = ROOT / "kafka_coord/coordinator/assignors/__init__.py"
 tests = tuple(f"tests/coordinator/assignors/test_{name}.py" for name in ("range", "roundrobin", "weighted"))
 target = Target("kafka_coord/coordinator/assignors", tests, 0)
-tree = ast.parse(module.read_text())
+tree = ast.Module([one for one in ast.parse(module.read_text()).body if isinstance(one, ast.ClassDef)][:4], [])
 noticed = [
     trial.ended(trial.forked(lambda: trial.trial(target, module, site)), 60)
     for site in mutator.sites(tree) if site.kind == "compute"

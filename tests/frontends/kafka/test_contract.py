@@ -448,6 +448,8 @@ def test_no_answer_names_an_instance_that_is_gone_in_any_version_that_clients_ar
             for name, body in bodies.items():
                 form = message(f"{name}Request")
                 first, last = offered[form.api_key or 0]
+                if name == "Produce":  # Kafka 4 offers earlier ones for old clients (KAFKA-18659), and refuses them
+                    first = max(first, 3)
                 for version in range(first, last + 1):
                     told = client.ask(name, version, form(**body))
                     nodes = getattr(told, "brokers", None) or getattr(told, "node_endpoints", ())
