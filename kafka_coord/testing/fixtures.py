@@ -69,6 +69,7 @@ class RealCluster:
                 )
             except KafkaException as refused:  # the client knows the topic, but not this partition
                 error = refused.args[0]
+                self._producer.list_topics(topic, timeout=_WAIT_S)
             else:
                 self._producer.flush(_WAIT_S)
                 message = written.pop()
