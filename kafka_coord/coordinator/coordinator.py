@@ -77,7 +77,7 @@ class ConsumerCoordinator:
         self.queue = RebalanceRequestQueue(store.clock)
         self.requests = PendingRequests(store)
         self._watches = Watches(store, wake)
-        self._executor = Executor(store, leadership.fence)
+        self._executor = Executor(store, leadership.fence, leadership.session_id)
         self.handler = RebalanceRequestHandler(
             store,
             ActiveLeadership(leadership.epoch, self._executor, lambda: still_leads() and self._watches.is_current()),

@@ -68,11 +68,13 @@ class Decided:
 
 
 class Executor:
-    """Writes plans during one period of leadership. A fence makes every write fail once another instance is elected."""
+    """Writes plans during one period of leadership. A fence makes every write fail once another instance is elected, or
+    once the session that won the election has ended."""
 
-    def __init__(self, store: Store, fence: Check) -> None:
+    def __init__(self, store: Store, fence: Check, session_id: int | None = None) -> None:
         self._store = store
         self._fence = fence
+        self._session_id = session_id
 
     def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Units:
         """Returns the plan's steps as units, followed by ``after`` (the history write). Reads any values that the steps
@@ -113,7 +115,9 @@ class Executor:
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
         """Writes units unchanged and returns their results. Raises the same errors as :meth:`write_prepared`."""
-        return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
+        if not units:
+            return []
+        return [tuple(results) for results in write_fenced(self._store, self._fence, units, self._session_id)]
 
 
 EVERY_S = 1.0

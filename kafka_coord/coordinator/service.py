@@ -234,7 +234,8 @@ class CoordinatorService:
     def _end_the_wait(self, leadership: Leadership) -> None:
         if self._restored is not None and self._restored.wait_ms:
             self._restored = structs.replace(self._restored, wait_ms=0)
-            multi_fenced(self._store, leadership.fence, [SetData(layout.RESTORED, self._restored.to_bytes())])
+            op = SetData(layout.RESTORED, self._restored.to_bytes())
+            multi_fenced(self._store, leadership.fence, [op], leadership.session_id)
 
     def _stand(self) -> None:
         leadership = self._election.elect()

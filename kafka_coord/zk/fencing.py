@@ -15,13 +15,16 @@ MAX_OPS = 1_000
 """The maximum number of operations in a multi. Longer multis are no faster, and delay all other writes."""
 
 
-def multi_fenced(store: Store, fence: Check, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+def multi_fenced(store: Store, fence: Check, ops: Sequence[Op], session_id: int | None = None) -> tuple[OpResult, ...]:
     """Writes ``ops`` in one multi that begins with ``fence`` and returns their results.
 
     Raises :class:`Fenced` if the fence failed: another instance has taken over, or someone has written to the fence's
-    znode. Raises :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and
-    :class:`StoreUnavailable` if the outcome is unknown.
+    znode. Also if ``session_id`` is given and that session has ended, even if nobody has taken over yet. Raises
+    :class:`MultiFailed` if an operation failed (``index`` counts within ``ops``), and :class:`StoreUnavailable` if the
+    outcome is unknown.
     """
+    if session_id not in {None, store.session.session_id}:
+        raise Fenced("deposed: its ZooKeeper session ended; nothing was written", fence.path)
     try:
         return store.multi((fence, *ops))[1:]
     except MultiFailed as error:
@@ -43,7 +46,9 @@ def unit_at_fault(units: Iterable[Sequence[Op]], index: int) -> int:
     raise IndexError("ZooKeeper reported a failed operation that is not in the multi")
 
 
-def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
+def write_fenced(
+    store: Store, fence: Check, units: Iterable[Sequence[Op]], session_id: int | None = None
+) -> list[tuple[OpResult, ...]]:
     """Writes units in order, as many per multi as fit. Each multi begins with ``fence``. Returns each unit's results. A
     unit is never split, so it takes effect completely or not at all. If a unit fails, the units already written remain.
 
@@ -52,7 +57,7 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
     """
     results: list[tuple[OpResult, ...]] = []
     for batch in packed(units, store.acl_bytes):
-        remaining = iter(multi_fenced(store, fence, [op for unit in batch for op in unit]))
+        remaining = iter(multi_fenced(store, fence, [op for unit in batch for op in unit], session_id))
         results += [tuple(islice(remaining, len(unit))) for unit in batch]
     return results
 

@@ -28,6 +28,7 @@ class Counting:
         self._store = store
         self.multis: list[list[Op]] = []
         self.acl_bytes = store.acl_bytes
+        self.session = store.session
 
     def multi(self, ops: list[Op]) -> object:
         self.multis.append(list(ops))
@@ -60,6 +61,20 @@ def test_a_deleted_epoch_also_fences(store: KazooStore, fence: Check) -> None:
     store.delete(EPOCH)
     with pytest.raises(Fenced):
         write_fenced(store, fence, [[Create("/a")]])
+
+
+def test_nothing_is_written_in_another_session_than_the_one_that_was_elected(
+    store: KazooStore, fence: Check, open_store: OpenStore
+) -> None:
+    counting = Counting(store)
+    ended = open_store().session.session_id
+
+    with pytest.raises(Fenced, match="session ended"):
+        write_fenced(counting, fence, [[Create("/a")]], ended)  # type: ignore[arg-type]
+
+    assert counting.multis == []
+    write_fenced(counting, fence, [[Create("/a")]], store.session.session_id)  # type: ignore[arg-type]
+    assert store.exists("/a") is not None
 
 
 def test_a_failure_of_another_operation_does_not_count_as_fenced(store: KazooStore, fence: Check) -> None:
