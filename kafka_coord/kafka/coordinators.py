@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kafka_coord.classic_groups.errors import MOVING, Error, named
 from kafka_coord.errors import BrokerError
 from kafka_coord.kafka.cluster import DESCRIBE, Address, ClusterClient, may
-from kafka_coord.kafka.connection import NoCommonVersion, Versions
+from kafka_coord.kafka.connection import NoCommonVersion, Versions, failure
 from kafka_coord.model import TopicPartition
 from kafka_coord.wire.messages import message
 
@@ -44,11 +44,10 @@ def unless_moving(code: int, where: str = "") -> int:
 
 
 def require_no_error(code: int, what: str = "") -> None:
-    """Raises :class:`BrokerError` (:class:`Moving` if it soon passes), which says ``what`` failed, if ``code`` is an
-    error."""
-    where = f"{what}: " if what else ""
-    if unless_moving(code, where):
-        raise BrokerError(f"{where}{named(code)}")
+    """Raises :class:`BrokerError` if ``code`` is an error: :class:`Moving` if it soon passes, otherwise what
+    :func:`~kafka_coord.kafka.connection.failure` returns. ``what`` says what failed."""
+    if unless_moving(code, f"{what}: " if what else ""):
+        raise failure(what, code) if what else BrokerError(named(code))
 
 
 def told_by(cluster: ClusterClient) -> Find:
@@ -56,8 +55,7 @@ def told_by(cluster: ClusterClient) -> Find:
 
     async def find(group: str) -> tuple[int, Address]:
         found = await cluster.ask_any("FindCoordinator", _FIND, message("FindCoordinatorRequest")(key=group))
-        if unless_moving(found.error_code):
-            raise BrokerError(named(found.error_code))
+        require_no_error(found.error_code)
         return found.node_id, (found.host, found.port)
 
     return find

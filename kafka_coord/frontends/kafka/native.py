@@ -35,7 +35,6 @@ from kafka_coord.kafka.connection import (
     NoCommonVersion,
     RightMissing,
     Versions,
-    failure,
     of_group,
     only,
 )
@@ -789,8 +788,7 @@ class NativeGroups:
             found = of_group((await self.ask(node, name, versions, request)).groups, group)
             if found.error_code in _ABSENT:
                 return None
-            if unless_moving(found.error_code):
-                raise failure("the brokers' group cannot be described", found.error_code)
+            require_no_error(found.error_code, "the brokers' group cannot be described")
             if found.group_state != _DEAD:
                 return found
         return None
