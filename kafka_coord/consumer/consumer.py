@@ -17,7 +17,7 @@ from confluent_kafka import Message
 from kafka_coord.consumer.command_loop import ConsumerStats
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS, Stream
 from kafka_coord.consumer.member import GroupMember, Offsets
-from kafka_coord.consumer.other_clients import check_call
+from kafka_coord.consumer.other_clients import check_call, explained, lacking
 from kafka_coord.consumer.record import K, Record, V
 from kafka_coord.consumer.settings import Callbacks, PartitionCallback, stream_count
 from kafka_coord.errors import ConsumerClosed, ConsumerError, SettingsError
@@ -171,6 +171,7 @@ class Consumer(GroupMember[K, V]):
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 
+    @explained
     def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
         """Leaves the group. No records are skipped, and only records still in hand are delivered again.
 
@@ -237,7 +238,7 @@ class AsyncConsumer(GroupMember[K, V]):
 
     def __getattr__(self, name: str) -> Any:
         if "_fetcher" in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise lacking(self, name)
         raise _NotOpen("the consumer is not open; use async with AsyncConsumer(…) as consumer")
 
     async def __aenter__(self) -> Self:
@@ -374,6 +375,7 @@ class AsyncConsumer(GroupMember[K, V]):
         if "_fetcher" in self.__dict__:
             self._wake_reader()
 
+    @explained
     async def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
         """Like :meth:`kafka_coord.Consumer.close`, with tasks instead of threads. Waits for the task that has records
         in hand, unless that task is the caller or has ended."""

@@ -30,6 +30,8 @@ from kafka_coord.consumer.fetchers import FetchClients, KafkaFetchers, client_se
 from kafka_coord.consumer.other_clients import (
     arguments_of,
     check_offsets,
+    explained,
+    lacking,
     note_mistake,
     partition_of,
     partitions_of,
@@ -94,6 +96,7 @@ class GroupMember(Generic[K, V]):
     _open_transport: ClassVar[Callable[..., Transport]] = staticmethod(open_transport)
     _clients: ClassVar[FetchClients] = FetchClients()
 
+    @explained
     def __init__(self, zookeeper: str | None = None, **options: Unpack[ConsumerOptions[K, V]]) -> None:
         _check_arguments(zookeeper, options)
         self._settings = member_settings(**options)
@@ -116,6 +119,7 @@ class GroupMember(Generic[K, V]):
             self._open()
 
     @classmethod
+    @explained
     def from_config(cls, config: Mapping[str, Any], **arguments: Any) -> Self:
         """Creates a consumer from confluent-kafka's settings. ``arguments`` contains the arguments that have no
         counterpart in confluent-kafka, such as ``zookeeper`` and ``topics``. See docs/consumer.md, "Migrating from
@@ -212,6 +216,7 @@ class GroupMember(Generic[K, V]):
         reader = None if self._thread.is_current else threading.current_thread()
         return self._fetchers.consumed(reader, lost)
 
+    @explained
     def position(self, partition: Partition) -> int | None:
         """Returns the offset of the next record to hand out. Returns ``None`` while that offset is unknown, for example
         before the first record of a partition that starts at the beginning of its log.
@@ -222,6 +227,7 @@ class GroupMember(Generic[K, V]):
         _, holding = self._fetchers.held(partition_of(partition))
         return holding.position if holding.position >= 0 else None
 
+    @explained
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
         """Returns the stored offset of each given partition (default: all held), or ``None`` where no offset is
         stored."""
@@ -232,12 +238,14 @@ class GroupMember(Generic[K, V]):
         self._check_process()
         return self._fetchers.assignment()
 
+    @explained
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Stops returning records of the given partitions until :meth:`resume`, but keeps the partitions. If one of
         them moves away and comes back, it is no longer paused. This is not ``kafka-coord groups pause``, which stops
         rebalances."""
         self._pause(partitions, paused=True)
 
+    @explained
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Resumes the given partitions where they were paused."""
         self._pause(partitions, paused=False)
@@ -247,6 +255,7 @@ class GroupMember(Generic[K, V]):
         for fetcher, holding in [self._fetchers.held(partition) for partition in partitions_of(partitions)]:
             fetcher.partitions.pause(holding, paused=paused)
 
+    @explained
     def seek(self, partition: Partition, to: int | str | datetime) -> None:
         """Continues reading from an offset, from ``"earliest"`` or ``"latest"``, or from the first record at or after a
         time (from the end, with a warning, if there is no such record). Only after a seek may a commit lower the stored
@@ -261,6 +270,7 @@ class GroupMember(Generic[K, V]):
         else:
             self._fetchers.seek(where, one_of("to", to, OffsetReset) if isinstance(to, str) else to)
 
+    @explained
     def beginning_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
@@ -270,6 +280,7 @@ class GroupMember(Generic[K, V]):
         """
         return self._fetchers.log_offsets.beginnings(self._these(partitions), timeout_s)
 
+    @explained
     def end_offsets(
         self, partitions: Iterable[Partition] | None = None, *, timeout_s: float = 5.0
     ) -> dict[TopicPartition, int]:
@@ -277,6 +288,7 @@ class GroupMember(Generic[K, V]):
         the brokers. Records of open transactions count only with ``isolation.level=read_uncommitted``."""
         return self._fetchers.log_offsets.ends(self._these(partitions), timeout_s)
 
+    @explained
     def lag(self, *, timeout_s: float = 5.0) -> dict[TopicPartition, int]:
         """Returns, for each held partition, how many offsets its end is ahead of :meth:`position`, or of the first
         record if that was deleted. The records in between have not been handed out yet. Leaves out the partitions that
@@ -293,6 +305,7 @@ class GroupMember(Generic[K, V]):
                 lags[partition] = lag.lag
         return lags
 
+    @explained
     def offsets_for_times(self, times: Times, *, timeout_s: float = 5.0) -> dict[TopicPartition, int | None]:
         """Returns the offset of each partition's first record at or after the given time, or ``None`` if there is no
         such record. A time is an aware ``datetime``, or a number of ms since 1970."""
@@ -313,6 +326,7 @@ class GroupMember(Generic[K, V]):
         """The topics, or the pattern of topics, that the consumer subscribes to."""
         return self._settings.member.subscription
 
+    @explained
     def subscribe(
         self,
         topics: Iterable[str] | Mapping[str, int] | None = None,
@@ -365,6 +379,9 @@ class GroupMember(Generic[K, V]):
         """The consumer's counters since its creation."""
         records = sum(fetcher.records for fetcher in self._fetchers.streams)
         return replace(self._connector.counters, records=records, unresolved=self._fetchers.troubles.current)
+
+    def __getattr__(self, name: str) -> Any:
+        raise lacking(self, name)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self._state()

@@ -8,12 +8,16 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from kafka_coord.consumer.record import Record
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import TopicPartition
 from kafka_coord.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _KAFKA_SESSION_TIMEOUT_MS = 45_000
 
@@ -74,7 +78,54 @@ _ARGUMENTS_OF_CALLS = {
     "num_messages": "use max_records",
     "max_records": "use consume(max_records, timeout_s)",
     "message": "commit() commits every record that you have received",
+    "callback": "use commit(asynchronous=True), which returns a future",
+    "autocommit": "close() commits unless auto_commit_interval_ms=None",
+    "on_assign": "give it to the consumer's constructor",
+    "on_revoke": "give it to the consumer's constructor",
+    "on_lost": "give it to the consumer's constructor",
+    "listener": "give on_assign and on_revoke to the consumer's constructor",
+    "pattern": "use include",
+    "timestamps": "use times",
 }
+_CALLS = {
+    "__init__": "Consumer('zk1:2181', group='delays', topics=['flights'])",
+    "from_config": "Consumer.from_config(config, zookeeper='zk1:2181', topics=['flights'])",
+    "subscribe": "subscribe(['flights']), or subscribe(include='flights-.*')",
+    "seek": "seek(('flights', 3), 17), or 'earliest', 'latest' or a datetime in place of 17",
+    "position": "position(('flights', 3))",
+    "offsets_for_times": "offsets_for_times({('flights', 3): time})",
+    "commit": "commit(), or commit({('flights', 3): 17})",
+    "lag": "lag()",
+    "close": "close(timeout_s=10)",
+    "consumer": "consumer(group='delays', topics=['flights'])",
+    "async_consumer": "async_consumer(group='delays', topics=['flights'])",
+}
+"""How the calls are written whose arguments differ from those of other clients."""
+_PARTITIONS = "{}([('flights', 3)])"
+_NO_ASSIGNING = "the coordinator assigns partitions; to choose them yourself, keep your Kafka client"
+_NO_LISTING = "a consumer lists no topics; use your Kafka client's AdminClient"
+_NO_TRANSACTIONS = "for transactions, keep your Kafka client"
+_METHODS = {
+    **dict.fromkeys(("assign", "incremental_assign", "incremental_unassign", "unassign"), _NO_ASSIGNING),
+    **dict.fromkeys(("list_topics", "topics", "partitions_for_topic"), _NO_LISTING),
+    **dict.fromkeys(("consumer_group_metadata", "groupMetadata"), _NO_TRANSACTIONS),
+    **dict.fromkeys(("commit_async", "commitAsync"), "use commit(asynchronous=True), which returns a future"),
+    **dict.fromkeys(("commit_sync", "commitSync"), "use commit()"),
+    **dict.fromkeys(("memberid", "member_id"), "use consumer_id"),
+    **dict.fromkeys(("highwater", "last_stable_offset"), "use end_offsets([partition])"),
+    "unsubscribe": "close the consumer instead",
+    "store_offsets": "use commit({('flights', 3): offset + 1})",
+    "get_watermark_offsets": "use beginning_offsets([partition]) and end_offsets([partition])",
+    "seek_to_beginning": "use seek(partition, 'earliest')",
+    "seek_to_end": "use seek(partition, 'latest')",
+    "getone": "use poll(timeout_s)",
+    "getmany": "use consume(max_records, timeout_s)",
+    "metrics": "use stats",
+    "paused": "remember what you pause; nothing else pauses a partition",
+    "wakeup": "use stop()",
+    "start": "the constructor joins the group; an AsyncConsumer joins in async with",
+}
+"""What to use in place of methods that consumers of other libraries have."""
 _ARGUMENTS_ELSEWHERE = {
     "bootstrap_servers": "give zookeeper='…', the brokers' zookeeper.connect, or bootstrap='…', the instances' port",
     "enable_auto_commit": "auto_commit_interval_ms=None turns automatic commits off",
@@ -110,6 +161,31 @@ def check_call(call: str, other: Mapping[str, object]) -> None:
         raise SettingsError(f"{call}() has {'; '.join(wrong)}")
 
 
+def explained(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a method so that a call with arguments that it does not have raises a :class:`SettingsError`, which
+    says how to call it."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:  # not of this call
+                raise
+            meant = _CALLS.get(method.__name__, _PARTITIONS.format(method.__name__))
+            check_call(method.__name__, {name: None for name in kwargs if name in _ARGUMENTS_OF_CALLS})
+            raise SettingsError(f"write {meant}: {str(error).rpartition('.')[2]}") from None
+
+    return call
+
+
+def lacking(consumer: object, name: str) -> AttributeError:
+    """Returns the error for an attribute that a consumer does not have. It says what to use instead of a method that
+    consumers of other libraries have."""
+    meant = f": {_METHODS[name]}" if name in _METHODS else ""
+    return AttributeError(f"a consumer has no {name!r}{meant}", name=name, obj=consumer)
+
+
 def check_offsets(offsets: object) -> None:
     """Raises :class:`SettingsError` for what is not a mapping of partitions to offsets."""
     if isinstance(offsets, Mapping):
@@ -139,16 +215,12 @@ def partitions_of(given: object) -> list[TopicPartition]:
 
 
 _CALLED = re.compile(r"\.(topic|partition|offset|key|value|headers)\(\)")
-_NOT_CALLABLE = re.compile(r"'(str|int|bytes|tuple|NoneType)' object is not callable")
+_NOT_CALLABLE = re.compile(r"'[\w.]+' object is not callable")
 
 
 def remark_on(error: BaseException | None) -> str:
     """Returns what an application meant that calls a record's attributes as methods, as confluent-kafka's messages have
     them, and that has failed with ``error``, otherwise an empty string."""
-    if isinstance(error, AttributeError) and isinstance(error.obj, Record):
-        if error.name == "error":
-            return "a record is never an error: the consumer recovers, or the call raises"
-        return "a record has record.timestamp_ms" if error.name == "timestamp" else ""
     if isinstance(error, TypeError) and _NOT_CALLABLE.fullmatch(str(error)):
         line = traceback.extract_tb(error.__traceback__)[-1].line
         called = _CALLED.search(line or "")

@@ -24,6 +24,11 @@ else:
 
 _HEADERS = methodcaller("headers")
 _TIMESTAMP_TYPES = ("none", "create", "log_append")
+_ABSENT = {
+    "error": "a record is never an error: the consumer recovers, or the call raises",
+    "timestamp": "use record.timestamp_ms",
+}
+"""What to use in place of attributes that the records of other libraries have."""
 
 
 class Record(Generic[K, V]):
@@ -92,6 +97,10 @@ class Record(Generic[K, V]):
         except MalformedValue:  # the binding would return no headers the next time
             self._message = _copied(self._message, _UNREADABLE)
             raise
+
+    def __getattr__(self, name: str) -> Any:
+        meant = f": {_ABSENT[name]}" if name in _ABSENT else ""
+        raise AttributeError(f"a record has no {name!r}{meant}", name=name, obj=self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Makes records picklable, so that copies can be sent to another process, for example."""

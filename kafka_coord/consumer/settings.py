@@ -144,6 +144,8 @@ def subscription(
         return Subscription.matching(pattern, exclude=given[0] == "exclude", streams=streams)
     if isinstance(topics, str):
         raise SettingsError(f"topics={topics!r} is one string; give a list, topics=[{topics!r}]")
+    if pattern := next((name for name in topics or () if str(name).startswith("^")), None):
+        raise SettingsError(f"{pattern!r} is a pattern, not a topic: use include={pattern[1:]!r} instead of topics")
     selected = Subscription.to(topics or (), streams)
     if not selected.topics:
         raise SettingsError("topics is empty; name at least one, or give include=PATTERN")

@@ -21,6 +21,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 from kafka_coord import AsyncConsumer, Consumer
 from kafka_coord.channel.operations import Holder, Offsets, Registration
 from kafka_coord.consumer.fetchers import FetchClients
+from kafka_coord.consumer.other_clients import explained
 from kafka_coord.consumer.settings import MemberSettings, stream_count
 from kafka_coord.consumer.transport import Endpoint
 from kafka_coord.consumer.troubles import Look, Present
@@ -475,12 +476,14 @@ class FakeCluster:
         with self._logs.changed:
             self._logs.begins[topic, partition] = before
 
+    @explained
     def consumer(self, **arguments: Any) -> Consumer[Any, Any]:
         """Returns a consumer with the given arguments."""
         consumer = self.Consumer(**arguments)
         self._consumers.append(consumer)
         return consumer
 
+    @explained
     def async_consumer(self, **arguments: Any) -> AsyncConsumer[Any, Any]:
         """Returns a consumer for asyncio. Leaving the ``with`` block does not close it."""
         return self.AsyncConsumer(**arguments)
