@@ -4,6 +4,7 @@ after its current step, and on a second immediately."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -40,6 +41,25 @@ Exit codes:
 """
 
 
+_OF_KAFKA = {
+    "--bootstrap-server": "give --zookeeper, the brokers' zookeeper.connect",
+    "--command-config": "give --kafka-property name=value",
+    "--group": "name the group without an option: kafka-coord groups describe delays",
+    "--describe": "use the command: kafka-coord groups describe delays",
+    "--list": "use the command: kafka-coord groups list",
+}
+"""What to use in place of options of Kafka's own tools."""
+_MEANT = {
+    "consumer-groups": ("groups",),
+    "lag": ("describe", "groups"),
+    "start": ("up",),
+    "stop": ("down",),
+    "status": ("doctor",),
+}
+"""The commands that are meant by names that are closer to another command's, or to none."""
+_NO_SUCH_COMMAND = re.compile(r"No such command '([^']*)'")
+
+
 class _ReaderGone(Exception):
     """The reader of the output has closed the pipe."""
 
@@ -61,7 +81,7 @@ class FailingCleanly(click.Group):
             sys.stdout.flush()
             sys.exit(code if isinstance(code, int) else 0)
         except click.ClickException as error:
-            error.show()
+            _as_meant(error).show()
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             note("interrupted")
@@ -81,6 +101,20 @@ class FailingCleanly(click.Group):
                 error,
             )
             sys.exit(1)
+
+
+def _as_meant(error: click.ClickException) -> click.ClickException:
+    """Returns the error, with what is meant if it is about a name that only other tools have."""
+    if isinstance(error, click.NoSuchOption):
+        meant = _OF_KAFKA.get(error.option_name)
+        return click.UsageError(f"{error.message.rstrip('.')}: {meant}", error.ctx) if meant else error
+    given = _NO_SUCH_COMMAND.match(error.message)
+    if given and isinstance(error, click.UsageError) and error.ctx and isinstance(error.ctx.command, click.Group):
+        known = error.ctx.command.list_commands(error.ctx)
+        for meant in _MEANT.get(given[1], ()):
+            if meant in known:
+                return click.UsageError(f"{given[0]}. Did you mean {meant!r}?", error.ctx)
+    return error
 
 
 def _fail(message: str, error: Exception) -> None:

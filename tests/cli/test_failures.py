@@ -59,10 +59,22 @@ def test_an_operators_mistake_causes_one_line_and_an_exit_code_before_any_reques
     assert said in one_line(ran.err)
 
 
-def test_the_error_for_an_unknown_command_names_the_closest_one() -> None:
-    ran = run("groups", "lst")
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (("groups", "lst"), "Did you mean 'list'?"),
+        (("groups", "lag"), "Did you mean 'describe'?"),
+        (("lag",), "Did you mean 'groups'?"),
+        (("consumer-groups",), "Did you mean 'groups'?"),
+        (("dev", "start"), "Did you mean 'up'?"),
+        (("groups", "list", "--bootstrap-server", "b:9092"), "'--bootstrap-server': give --zookeeper, the brokers'"),
+        (("groups", "describe", "--group", "g"), "'--group': name the group without an option"),
+    ],
+)
+def test_the_error_for_an_unknown_name_says_what_is_meant(given: tuple[str, ...], meant: str) -> None:
+    ran = run(*given)
     assert ran.code == 2
-    assert "Did you mean 'list'?" in ran.err
+    assert meant in ran.err
 
 
 def test_the_error_for_an_unreachable_zookeeper_says_what_to_do() -> None:
