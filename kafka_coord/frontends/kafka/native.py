@@ -177,10 +177,12 @@ class Kinds:
             return
         self._recorded[partition] = found
         gone = known.groups.keys() - found.groups.keys()
+        were = {name for name, one in known.groups.items() if one.is_taken_over}
+        taken = {name for name, one in found.groups.items() if one.is_taken_over} - were
         for name in gone:
             del self._records[name]
         self._records.update(found.groups)
-        self.on_forgotten(gone)
+        self.on_forgotten(gone | taken)
         moving = {(name, one.moving.removeprefix(UNDOING)) for name, one in found.groups.items() if one.moving}
         now = asyncio.get_running_loop().time() if moving or self._frozen_at else 0.0
         for key in [one for one in self._frozen_at if partition_of(one[0]) == partition and one not in moving]:
@@ -487,8 +489,8 @@ class NativeGroups:
         self._timeouts: dict[tuple[int, str], tuple[int, int]] = {}
         self._seen: dict[str, dict[str, Seen]] = {}
         """What requests that were passed on said of members, by group and member id."""
-        self._names: dict[tuple[int, str], str | None] = {}
-        """The member id that requests on a connection have named last, by connection and group, or ``None`` if several
+        self._names: dict[str, dict[int, str | None]] = {}
+        """The member id that requests on a connection have named last, by group and connection, or ``None`` if several
         members share the connection."""
         self._given_up: dict[str, dict[str, None]] = {}
         """The ids of members that hold nothing any more: by group, those that nobody uses any more, because their
@@ -607,9 +609,11 @@ class NativeGroups:
         generation = getattr(request, "member_epoch", generation)
         member_id = getattr(request, "member_id", "")
         if member_id:
-            before = self._names.get(connection, member_id)
+            names = self._names.get(group, {})
+            before = names.get(call.client.number, member_id)
             is_alone = before == member_id or before in self._given_up.get(group, {})
-            _remember(self._names, connection, member_id if is_alone else None)
+            _remember(names, call.client.number, member_id if is_alone else None, _MOST_MEMBERS)
+            _remember(self._names, group, names)
         if member_id and generation >= 0:
             members = self._seen.get(group, {})
             known = members.get(member_id, Seen())
@@ -624,7 +628,7 @@ class NativeGroups:
         for all that anybody knows."""
         group, member_id = call.request.group_id, call.request.member_id
         if name == "JoinGroup":
-            before, of = self._names.get((call.client.number, group)), group
+            before, of = self._names.get(group, {}).get(call.client.number), group
             is_new = before not in {None, member_id}
         else:
             before, of = member_id, self.kinds.returning(partition_of(group)).get(group, "")
@@ -658,9 +662,10 @@ class NativeGroups:
                 asyncio.get_running_loop().call_later(_TOLD_WITHIN_S, self._returning, partition)
 
     def _forgotten(self, names: Collection[str]) -> None:
-        """The next group that gets one of the names is not the one that had it."""
+        """The next group that gets one of the names is not the one that had it. Of one that was taken over, the members
+        may get other ids, on the same connections, before it is given back."""
         for name in names:
-            for known in (self._transactional, self._seen, self._given_up, self._is_free):
+            for known in (self._transactional, self._seen, self._names, self._given_up, self._is_free):
                 known.pop(name, None)
 
     def _frozen(self, partition: int, found: Recorded) -> None:

@@ -77,6 +77,10 @@ class Elsewhere(Exception):
     """There is no answer, or another instance is the coordinator."""
 
 
+class Moved(Elsewhere):
+    """The answer says that another instance is the coordinator, or that this one is not ready."""
+
+
 class Rejoin(Exception):
     """The group rebalances, or no longer knows the member."""
 
@@ -286,7 +290,7 @@ class Client:
         if error == Error.NONE:
             return
         if error in _AGAIN:
-            raise Elsewhere
+            raise Moved
         if error in {Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID}:
             self.member_id, self._owns = "", False
         raise Rejoin

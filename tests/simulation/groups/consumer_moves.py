@@ -22,13 +22,13 @@ from kafka_coord.zk import layout
 from tests.simulation.groups.brokers_consumers import BrokersConsumers, Member, Refused
 from tests.simulation.groups.clients import GROUP
 from tests.simulation.groups.conversions import Elected, ManagedFront
-from tests.simulation.groups.history import BROKERS, violation
+from tests.simulation.groups.history import BROKERS
 from tests.simulation.groups.instances import Instance
 from tests.simulation.groups.judge import InvariantBroken
 from tests.simulation.groups.line import Line
 from tests.simulation.groups.loop import Process
 from tests.simulation.groups.moves import FAULTS as OF_MOVES
-from tests.simulation.groups.moves import HERE, Broker, Front, MoveHistory, simulated
+from tests.simulation.groups.moves import HERE, Broker, Front, MoveHistory, played
 from tests.simulation.groups.readers import SHARED, ConsumerReader
 
 FAULTS = OF_MOVES - {"stranger"}
@@ -271,8 +271,3 @@ class UnheardHistory(ConsumerMoveHistory):
 def play(seed: int, faults: frozenset[str] = FAULTS) -> tuple[str, ConsumerMoveHistory]:
     """Returns the violation ("" if there is none) and the history."""
     return played(ConsumerMoveHistory(seed, faults))
-
-
-def played(history: ConsumerMoveHistory) -> tuple[str, ConsumerMoveHistory]:
-    with simulated(history):
-        return violation(history), history

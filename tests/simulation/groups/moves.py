@@ -13,7 +13,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreError, StoreUnavailable
@@ -43,6 +43,7 @@ from tests.simulation.groups.readers import Reader, ReadJudge
 from tests.simulation.groups.topics import SimulatedTopic
 from tests.simulation.store import SimulatedStore, connected_store
 
+_History = TypeVar("_History", bound="MoveHistory")
 FAULTS = frozenset({
     "kill", "freeze", "deaf", "move", "offsets-move", "broker-kill", "loss", "slow", "zookeeper", "client-kill",
     "stranger", "namesake", "unheard",
@@ -50,6 +51,7 @@ FAULTS = frozenset({
 TURMOIL_S, CALM_S = 20.0, 24.0
 HERE = partition_of(GROUP)
 _SESSION_S = 1.5
+_JOIN_S = 10.0
 _LIMITS = dataclasses.replace(LIMITS, least_session_s=SESSION_MS / 1000)
 """Every term waits for each member as long as its session, as Kafka does."""
 _SERVED_WITHIN_S = 6.0
@@ -283,10 +285,13 @@ class MoveHistory:
     def deliver(self, reader: Reader, frame: bytes, told: asyncio.Future[bytes], _check: object) -> None:
         """Sends a request to the coordinator that the reader has found, as long as it is not told of another."""
         process = reader.process
-        if reader.server is None or reader.line is None:
-            reader.server, reader.line = self._found_by(reader), Line("kgo")
-            reader.line.number = self.fresh()
-        server, line = reader.server, reader.line
+        if reader.server is None:
+            reader.server = self._found_by(reader)
+        server = reader.server
+        if server not in reader.lines:
+            reader.lines[server] = Line("kgo")
+            reader.lines[server].number = self.fresh()
+        line = reader.lines[server]
 
         def lost() -> None:
             process.call_soon(_fail, told, Elsewhere())
@@ -590,6 +595,39 @@ class MoveHistory:
             raise InvariantBroken(failure)
 
 
+class ChangedHistory(MoveHistory):
+    """Without faults: a member leaves while its group is taken over, and joins again on the same connections. Then the
+    group is given back, which takes ``returned_s``."""
+
+    returned_s = math.inf
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, frozenset())
+        self.is_native_first = self.calm = True
+
+    def _begin(self) -> None:
+        self.readers += [self.reader(self, name) for name in ("a", "b")]
+
+    def run(self) -> None:
+        self._run(self.world.now + _JOIN_S)
+        self._moves()
+        self.readers[0].is_leaving = True
+        self._run(self.world.now + _JOIN_S)
+        self._moves()
+        began = self.world.now
+        while (record := self.record()) is not None and record.is_returning and self.world.now < began + CALM_S:
+            self._run(self.world.now + 0.1)
+        self.returned_s = self.world.now - began
+        self._run(self.world.now + self.calm_s)
+        self._at_rest()
+
+    def _moves(self) -> None:
+        front, before = self.fronts[self.log.leader], self.moved.total()
+        front.process.start(lambda: self._moved(front))
+        while self.moved.total() == before:
+            self._run(self.world.now + 0.1)
+
+
 def _is_at_rest(record: GroupRecord) -> bool:
     return not (record.moving or record.is_returning)
 
@@ -631,7 +669,10 @@ def simulated(history: MoveHistory) -> Iterator[None]:
 
 def play(seed: int, faults: frozenset[str] = FAULTS) -> tuple[str, MoveHistory]:
     """Returns the violation ("" if there is none) and the history."""
-    history = MoveHistory(seed, faults)
+    return played(MoveHistory(seed, faults))
+
+
+def played(history: _History) -> tuple[str, _History]:
     with simulated(history):
         return violation(history), history
 

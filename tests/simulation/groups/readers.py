@@ -20,6 +20,7 @@ from tests.simulation.groups.clients import (
     VERSIONS,
     Client,
     Elsewhere,
+    Moved,
     Rejoin,
 )
 from tests.simulation.groups.judge import Commit
@@ -77,7 +78,7 @@ class Reader(Client):
     request_s = 5.0
 
     def __init__(self, history: MoveHistory, name: str, *, plain: bool = False, own: int | None = None) -> None:
-        self.plain, self.own = plain, own
+        self.plain, self.own, self.is_leaving = plain, own, False
         self.committed_at = -math.inf
         super().__init__(history, name)  # type: ignore[arg-type]
         self.is_cooperative = False
@@ -85,7 +86,8 @@ class Reader(Client):
     def start(self) -> None:
         self.is_member, self.heard_at = False, -math.inf
         self.server: Instance | None = None
-        self.line: Line | None = None
+        self.lines: dict[Instance, Line] = {}
+        """Its connections."""
         self._stop_reading()
         super().start()
 
@@ -101,9 +103,16 @@ class Reader(Client):
         return is_alive and self.is_member and self.world.now < self.heard_at + _SURE_S
 
     def disconnect(self) -> None:
-        if self.line is not None and self.server is not None:
-            self.server.process.call_soon(self.line.lost)
-        self.server = self.line = None
+        for server, line in self.lines.items():
+            server.process.call_soon(line.lost)
+        self.server, self.lines = None, {}
+
+    def _look_up(self, why: Elsewhere) -> None:
+        """Asks another time who its coordinator is. Its connections stay, as those of Kafka's clients do, unless they
+        have failed."""
+        if not isinstance(why, Moved):
+            self.disconnect()
+        self.server = None
 
     # --- its life ----------------------------------------------------------------------------------------------------
 
@@ -115,8 +124,8 @@ class Reader(Client):
                 if self.wanted:
                     await self._begin()
                 await self._do_something()
-            except Elsewhere:
-                self.disconnect()
+            except Elsewhere as why:
+                self._look_up(why)
                 await asyncio.sleep(self.rng.uniform(0.02, 0.3))
             except Rejoin:
                 self._stop_reading()
@@ -138,6 +147,9 @@ class Reader(Client):
         self.positions, self.wanted = {one: max(found[one], 0) for one in self.wanted}, ()
 
     async def _do_something(self) -> None:
+        if self.is_leaving:
+            self.is_leaving = False
+            await self._leave()
         if self.own is None:
             await super()._do_something()
         else:
@@ -216,9 +228,9 @@ class ConsumerReader(Reader):
                 if self.wanted:
                     await self._begin()
                 await self._act()
-            except Elsewhere:
+            except Elsewhere as why:
                 self._is_whole = True
-                self.disconnect()
+                self._look_up(why)
                 await asyncio.sleep(self.rng.uniform(0.02, 0.3))
             except Rejoin:
                 self._stop_reading()

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.simulation.groups.consumer_moves import ConsumerMoveHistory, UnheardHistory, play, played
+from tests.simulation.groups.consumer_moves import ConsumerMoveHistory, UnheardHistory, play
+from tests.simulation.groups.moves import played
 from tests.simulation.groups.planted_moves import OF_CONSUMERS, planted
 
 pytestmark = [

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.groups.moves import play
+from tests.simulation.groups.clients import SESSION_MS
+from tests.simulation.groups.moves import ChangedHistory, play, played
 from tests.simulation.groups.planted_moves import PLANTED, TELLING, planted
 
 pytestmark = [
@@ -41,6 +42,13 @@ def test_a_history_without_faults_moves_the_group_again_and_again() -> None:
     broken, history = play(3, frozenset())
     assert broken == ""
     assert min(history.moved["take_over"], history.moved["give_back"]) > 2
+
+
+def test_a_give_back_does_not_wait_for_the_id_that_a_member_had_before_its_group_was_taken_over() -> None:
+    for seed in range(3):
+        history = ChangedHistory(seed)
+        assert played(history)[0] == ""
+        assert history.returned_s < SESSION_MS / 1000 / 2
 
 
 @pytest.mark.parametrize("name", PLANTED)
