@@ -138,7 +138,10 @@ class Conversions:
             if machine is None or machine.metadata.state in {ClassicState.EMPTY, ClassicState.STABLE}:
                 break
             await asyncio.sleep(_REST_CHECK_S)
-        second = await self._ways[GroupKind.CLIENT_ASSIGNED, kind](asked)
+        is_now = self._kinds.of(name)
+        if is_now is None or is_now is kind or self._groups.is_changing(name, or_writing=False):
+            return _unfinished(name, "another change came in between")
+        second = await self._ways[is_now, kind](asked)
         return second and second._replace(message=f"{first.message}; {second.message}")
 
     async def _leave_to_brokers(self, asked: Request) -> Converted | None:

@@ -667,7 +667,7 @@ class Moves:
         self._keep(name, self._kept(name, fence))
 
     async def _given_back(self, name: str, kind: str) -> str:
-        manager = self._manager
+        manager, record = self._manager, self._record_of(name, GroupKind.CLIENT_ASSIGNED)
         group = self._group(name)
         if group.state not in {ClassicState.STABLE, ClassicState.EMPTY}:
             raise MoveRefused("it is rebalancing; try again")
@@ -688,7 +688,7 @@ class Moves:
                 await self._fill(name, kind, stored)
                 if count:
                     await self._opened(name, kind)
-            await self._record_return(name, self._record_of(name, GroupKind.CLIENT_ASSIGNED))
+            await self._record_return(name, record)
         except TimeoutError as error:
             self._go_on(name)
             raise MoveRefused("writing its offsets to the brokers took too long") from error

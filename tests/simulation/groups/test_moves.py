@@ -18,6 +18,8 @@ pytestmark = [
 SEEDS = 8
 OVERTAKEN = 101
 """There, another instance takes the group over while one still tries to undo its own move."""
+TWICE = 96
+"""There, if requests are slow, a give-back begins before another one has ended."""
 FOUND_BY = {
     "an instance that has not heard is not waited for": 0,
     "an acknowledgement does not wait for what is in flight": 0,
@@ -36,6 +38,10 @@ def test_no_commit_is_lost_no_partition_has_two_readers_and_no_move_is_stuck() -
     assert [f"seed {history.seed}: {broken}" for broken, history in histories if broken] == []
     moved: Counter[str] = sum((history.moved for _, history in histories), start=Counter())
     assert min(moved["take_over"], moved["give_back"]) > SEEDS
+
+
+def test_a_give_back_that_comes_too_late_takes_no_offsets_away() -> None:
+    assert play(TWICE, frozenset({"slow"}))[0] == ""
 
 
 def test_a_history_without_faults_moves_the_group_again_and_again() -> None:
