@@ -4,6 +4,7 @@ the operator stops in the middle, and instances are killed."""
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import time
@@ -130,6 +131,8 @@ class Operator:
 
     def __init__(self, servers: Servers, store: Store) -> None:
         self._servers, self._store = servers, store
+        self.refused: set[str] = set()
+        """The groups of which any move was refused: it may have been undone, after which the members join again."""
 
     def moves(self, *command: str, after: int = 0, then: Callable[[Started], None] = lambda _run: None) -> Ran:
         """Runs a command, and does something once it has moved some groups."""
@@ -142,6 +145,7 @@ class Operator:
             then(running)
             ran = running.ended(within_s=1_200)
         logging.warning("exit code %d: %s", ran.code, ran.err[-1_000:])
+        self.refused |= set(re.findall(r"refused: group (\S+) was not moved", ran.err))
         return Ran(ran.code, "".join(lines) + ran.out, ran.err)
 
     def kills_who_moves(self, group: str) -> Callable[[Started], None]:
@@ -219,7 +223,8 @@ def test_a_cluster_is_rolled_out_and_left_again_as_the_page_says(tmp_path: Path,
         assert operator.kinds(names) == {GroupKind.CLIENT_ASSIGNED}
         with timed("everybody reads on"):
             read_on()
-        assert set(crowd.assigned.values()) == {1}, "nobody has rejoined"
+        rejoined = {name for name, times in crowd.assigned.items() if times > 1}
+        assert len(rejoined - operator.refused) <= 1, "of the rest, only that whose mover was killed"
 
         ran = operator.moves("give-back", "--all", after=first, then=operator.kills_who_moves(names[first + 1]))
         if ran.code:
