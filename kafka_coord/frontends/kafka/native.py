@@ -290,21 +290,22 @@ class Kinds:
         self._wanted.setdefault(partition, {}).setdefault(group, kind)
         while (found := self.of(group)) is None:  # groups that come at the same time are recorded together
             if partition not in self._recording:
-                task = asyncio.create_task(self._record_wanted(partition))
-                self._recording[partition] = task
-                task.add_done_callback(lambda _task: self._recording.pop(partition, None))
+                self._recording[partition] = asyncio.create_task(self._record_wanted(partition))
             self._wanted.setdefault(partition, {}).setdefault(group, kind)
             await asyncio.shield(self._recording[partition])
         return found
 
     async def _record_wanted(self, partition: int) -> None:
         wanted = self._wanted.pop(partition, {})
-        if self._store is None:
-            added = {name: GroupRecord(kind) for name, kind in wanted.items()}
-            self._keep(partition, {**added, **self._of_partition(partition).groups})
-        else:
-            fence = self._fence(partition)
-            self._told(partition, await self._written(partition, record_new, self._store, partition, wanted, fence))
+        try:
+            if self._store is None:
+                added = {name: GroupRecord(kind) for name, kind in wanted.items()}
+                self._keep(partition, {**added, **self._of_partition(partition).groups})
+            else:
+                fence = self._fence(partition)
+                self._told(partition, await self._written(partition, record_new, self._store, partition, wanted, fence))
+        finally:  # not once it is done: who comes before the callback would await what is done, again and again
+            del self._recording[partition]
 
     async def record(
         self, group: str, kind: GroupKind, expected: GroupRecord | None = None, ops: Sequence[Op] = (), **changes: Any

@@ -110,6 +110,23 @@ def test_what_was_seen_of_a_native_group_goes_with_its_record() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.timeout(20)
+def test_a_group_that_comes_while_another_is_just_recorded_is_recorded_next() -> None:
+    """Otherwise, it awaits again and again what is done, and the instance answers nobody any more."""
+
+    async def play() -> None:
+        kinds = Kinds()
+
+        async def second() -> GroupKind:
+            await asyncio.sleep(0)  # until the first has begun to record
+            return await kinds.record_first("flights-7", GroupKind.MANAGED)  # in the same partition
+
+        both = await asyncio.gather(kinds.record_first("flights", GroupKind.NATIVE), second())
+        assert both == [GroupKind.NATIVE, GroupKind.MANAGED]
+
+    asyncio.run(play())
+
+
 def test_no_answer_is_awaited_to_a_produce_without_acks_in_any_version() -> None:
     """Otherwise, each later response on the connection would be taken for that of the request before."""
     form = message("ProduceRequest")
