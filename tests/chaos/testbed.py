@@ -78,6 +78,8 @@ KAFKA = KafkaSettings(
 )
 _READY_S = 300.0
 """Long, because a machine that does other things at the same time starts a JVM in a minute or more."""
+_TOPICS_WITHIN_S = 240.0
+"""A topic of many partitions takes as long there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -249,7 +251,7 @@ class ChaosTestbed:
         everyone = {broker.broker_id for broker in self._brokers}
         for broker in self._brokers:
             broker.wait_until(lambda broker=broker: broker.sees(everyone), _READY_S)  # type: ignore[misc]
-        self.topics = TopicAdmin(self.bootstrap)
+        self.topics = TopicAdmin(self.bootstrap, timeout_s=_TOPICS_WITHIN_S)
         for topic, partitions in self.at_start.items():
             self.topics.create(topic, partitions, replication=3)
         self.connect()

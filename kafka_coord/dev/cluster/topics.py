@@ -123,7 +123,10 @@ class TopicAdmin:
     ) -> dict[str, Future[Any]]:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
         futures: dict[str, Future[Any]] = self._admin.create_topics(
-            [topic], operation_timeout=self._timeout_s, validate_only=validate_only
+            [topic],
+            operation_timeout=self._timeout_s,
+            request_timeout=self._timeout_s,
+            validate_only=validate_only,
         )
         return futures
 
