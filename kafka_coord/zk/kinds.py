@@ -64,6 +64,11 @@ class Recorded(NamedTuple):
     groups: Records = MappingProxyType({})
     czxid: int = 0
 
+    @property
+    def returning(self) -> dict[str, str]:
+        """The groups whose members the fence waits for, and the stay of the fence."""
+        return {name: one.fenced for name, one in self.groups.items() if one.is_returning}
+
 
 class _KindsValue(JsonObject, frozen=True, tag_field="version", tag=1):
     groups: Mapping[str, GroupRecord] = field(default_factory=dict)
@@ -206,6 +211,11 @@ class Seen(JsonObject, frozen=True, array_like=True):
     generation: int = -1
     session_ms: int = 0
     rebalance_ms: int = 0
+
+    @property
+    def timeouts_s(self) -> list[float]:
+        """Those that are known, in seconds."""
+        return [one / 1000 for one in (self.session_ms, self.rebalance_ms) if one]
 
 
 class Acknowledged(JsonObject, frozen=True, tag_field="version", tag=1):

@@ -14,7 +14,7 @@ from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.native import _BEAT as BEAT
-from kafka_coord.frontends.kafka.native import _WITH_THROTTLE, FENCE, Kinds, NativeGroups, with_error
+from kafka_coord.frontends.kafka.native import _WITH_THROTTLE, FENCE, LEFT, Kinds, NativeGroups, with_error
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import partition_of
@@ -244,12 +244,14 @@ def test_a_member_id_is_given_up_by_its_own_client_alone() -> None:
         ("shared", "Heartbeat", "c-1"),
         ("shared", "JoinGroup", ""),
         ("another", "JoinGroup", "d-1"),
+        ("shared", "LeaveGroup", "c-1"),
     ]
-    assert asyncio.run(given_up(frames)) == {"a-1"}
+    assert asyncio.run(given_up(frames)) == ({"a-1", "c-1"}, {"c-1"})
 
 
-async def given_up(frames: Sequence[tuple[str, str, str]]) -> set[str]:
-    """Returns the ids that an instance takes for given up, while requests arrive from several connections."""
+async def given_up(frames: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:
+    """Returns the ids that an instance takes for given up, and those that have left, while requests arrive from several
+    connections."""
     instances = Instances(lambda: None, 1, dict)  # type: ignore[arg-type, return-value]
     kinds = Kinds()
     native, lines = NativeGroups(instances, kinds), dict[str, OpenCaller]()
@@ -259,10 +261,10 @@ async def given_up(frames: Sequence[tuple[str, str, str]]) -> set[str]:
         caller = lines.setdefault(line, OpenCaller("h"))
         caller.number = 1 + list(lines).index(line)
         call = Call(RequestHeader(form.api_key or 0, 5, 1, "x"), form(group_id=GROUP, member_id=member_id), caller)
-        if name == "JoinGroup":
-            await native._joins_again(name, call)
+        if name in {"JoinGroup", "LeaveGroup"}:
+            await native._gives_up(name, call)
         native._begun(name, call, [GROUP])
-    return set(await kinds.given_up(GROUP))
+    return set(await kinds.given_up(GROUP)), set(await kinds.given_up(GROUP, LEFT))
 
 
 @pytest.mark.parametrize(
@@ -331,4 +333,4 @@ def test_a_group_is_surely_native_only_while_no_move_may_have_left_a_fence() -> 
             found.append(kinds.is_surely_native(GROUP))
         return found
 
-    assert asyncio.run(play()) == [False, True, False, True, False, False]
+    assert asyncio.run(play()) == [False, True, False, False, False, False]

@@ -28,7 +28,7 @@ from kafka_coord.frontends.kafka.managed.administration import Admitted
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups, partitions_of
 from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL as KIP_848
 from kafka_coord.frontends.kafka.managed.members import is_instance
-from kafka_coord.frontends.kafka.native import FENCE, UNDOING, NativeGroups, instance_of
+from kafka_coord.frontends.kafka.native import FENCE, LEFT, UNDOING, NativeGroups, instance_of
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.grouplog.topics import assigned_topics, current_offsets
 from kafka_coord.kafka.connection import BrokerConnection
@@ -434,7 +434,8 @@ class Moves:
         log.info("undoing a take-over group=%s", name)
         frozen, machine = GroupRecord(GroupKind.NATIVE, moving=undoing), self._manager.group(name)
         await self._cleared(name)
-        if machine is not None and machine.metadata.members and not await self._is_untouched(name, machine.metadata):
+        if machine is not None and machine.metadata.members:
+            await self._emptied(name)
             self._client_assigned.carry_out(name, machine, machine.end(Error.NOT_COORDINATOR))
             await self._kinds.record(name, GroupKind.NATIVE, frozen, moving="", fenced=move.removeprefix(UNDOING))
             return True
@@ -455,18 +456,12 @@ class Moves:
                 )
             )
 
-    async def _is_untouched(self, name: str, group: GroupMetadata) -> bool:
-        """Returns whether KIP-848 members are all in the namesake. If not, nobody is afterwards: the partitions of
-        those that have been removed would be given to the others at once."""
-        if group.protocol_name != KIP_848:
-            return False
+    async def _emptied(self, name: str) -> None:
+        """Removes everybody from the namesake. What has been sent to remove them may still be on its way: later, others
+        would be given their partitions at once."""
         namesake = await self._namesake(name)
-        there = {one.member_id for one in namesake.members} if namesake is not None else set()
-        if namesake is not None and namesake.has_consumers and group.members.keys() <= there:
-            return True
         if namesake is None or not namesake.is_closed:
             (await self._entered(name, namesake)).close()
-        return False
 
     async def _heard(self, name: str, before: Namesake, version: int, began: float) -> tuple[dict[str, Seen], float]:
         """Waits until every registered instance has heard that the group is frozen. Returns what they know of its
@@ -485,8 +480,7 @@ class Moves:
         theirs = {one.member_id: known[one.member_id] for one in namesake.members}
         if not _is_of_one_generation(namesake, theirs):
             raise MoveRefused("its members are not of one generation; try again")
-        longest_ms = round(self._manager.limits.max_session_timeout_s * 1000)
-        return theirs, began + may_freeze_s((one.session_ms or longest_ms) / 1000 for one in theirs.values())
+        return theirs, began + may_freeze_s(one for seen in theirs.values() for one in seen.timeouts_s)
 
     async def _copied(self, name: str, namesake: Namesake) -> int:
         """Copies the offsets, and returns their number. The fence's generation lies after every commit that the broker
@@ -835,16 +829,18 @@ class Moves:
         like a member that is missing, so each must also have given its former id up. May be repeated."""
         group, record = self._group(name), self._kinds.record_of(name)
         has_consumers = group.protocol_name == KIP_848
-        expected, late = _who(() if has_consumers else group.members.values()), _now() + _longest_s(group)
-        former = {one.member_id for one in group.members.values() if has_consumers or one.instance_id is None}
+        members = dict(group.members)
+        expected, late = _who(() if has_consumers else members.values()), _now() + _longest_s(group)
+        former = {one.member_id for one in members.values() if has_consumers or one.instance_id is None}
         while record is not None and record.is_returning:
             try:
                 namesake = await self._namesake(name)
                 if namesake is not None and namesake.is_closed and expected:
                     await self._opened(name, namesake.kind)
                 while namesake is not None and _now() < late:
-                    missing = former - {one.member_id for one in namesake.members}
-                    if not expected - _who(namesake.members) and not missing - {*await self._kinds.given_up(name)}:
+                    missing = former - {one.member_id for one in namesake.members} - {*await self._kinds.given_up(name)}
+                    left = _who(members[one] for one in await self._kinds.given_up(name, LEFT) if one in members)
+                    if not missing and not expected - left - _who(namesake.members):
                         break
                     await asyncio.sleep(_SETTLE_CHECK_S)
                     namesake = await self._namesake(name)
@@ -884,9 +880,9 @@ class Moves:
             fence.close()
 
 
-def may_freeze_s(sessions_s: Iterable[float]) -> float:
-    """Returns how long a group whose members have these session timeouts may be frozen, in seconds."""
-    return min([FREEZE_S, *(one / 3 for one in sessions_s)])
+def may_freeze_s(timeouts_s: Iterable[float]) -> float:
+    """Returns how long a group whose members have these session and rebalance timeouts may be frozen, in seconds."""
+    return min([FREEZE_S, *(one / 3 for one in timeouts_s)])
 
 
 def _longest_s(group: GroupMetadata) -> float:

@@ -23,6 +23,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.errors import BrokerError, Fenced, MalformedValue, StoreError
 from kafka_coord.frontends.kafka import answers
+from kafka_coord.frontends.kafka.access import Operation
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.group import LOOKS, GroupError, Listed, Loading, Why
 from kafka_coord.frontends.kafka.instances import Address, Instances, Node
@@ -86,7 +87,11 @@ _LISTS = {
 }
 """The fields of requests that name several groups, and those of their responses."""
 _BEAT = "ConsumerGroupHeartbeat"
-_JOINS = frozenset({"JoinGroup", _BEAT})
+_LEAVE_GROUP = "LeaveGroup"
+_GIVE_UP = frozenset({"JoinGroup", _BEAT, _LEAVE_GROUP})
+"""Requests of members that hold nothing any more."""
+LEFT = " left"
+"""What the stay of a fence is followed by where it is about members that do not come back."""
 _DESCRIBES = frozenset({"ConsumerGroupDescribe", "DescribeGroups"})
 _FETCH_OF_SEVERAL = 8
 _WAITING = frozenset({"DeleteGroups", "OffsetCommit", "OffsetDelete", "OffsetFetch"})
@@ -132,7 +137,7 @@ class Kinds:
         """When this instance heard of each move that is under way."""
         self._given_up: Mapping[str, Collection[str]] = {}
         self._moved_at: dict[str, float] = {}
-        """When this instance last heard that a group is moving, or has ended to."""
+        """When this instance last heard that a group is moving, or is no longer, or that its members are back."""
         self._is_current = store is None
         self.on_freeze: Callable[[int, Recorded], None] = lambda _partition, _found: None
         self.on_return: Callable[[int], None] = lambda _partition: None
@@ -165,7 +170,7 @@ class Kinds:
 
     def returning(self, partition: int) -> dict[str, str]:
         """Returns the partition's groups whose members the fence waits for, and the stay of the fence."""
-        return {name: one.fenced for name, one in self._of_partition(partition).groups.items() if one.is_returning}
+        return self._of_partition(partition).returning
 
     def _told(self, partition: int, found: Recorded) -> None:
         """Takes over what was read or written, unless something newer is known. If somebody has deleted the znode, what
@@ -184,15 +189,19 @@ class Kinds:
         self._records.update(found.groups)
         self.on_forgotten(gone | taken)
         moving = {(name, one.moving.removeprefix(UNDOING)) for name, one in found.groups.items() if one.moving}
-        now = asyncio.get_running_loop().time() if moving or self._frozen_at else 0.0
-        for key in [one for one in self._frozen_at if partition_of(one[0]) == partition and one not in moving]:
+        over = [one for one in self._frozen_at if partition_of(one[0]) == partition and one not in moving]
+        ended = {name for name, _ in over} | known.returning.keys() - found.returning.keys()
+        now = asyncio.get_running_loop().time() if moving or ended else 0.0
+        for key in over:
             del self._frozen_at[key]
-            self._moved_at = {name: at for name, at in self._moved_at.items() if now < at + FROZEN_S} | {key[0]: now}
+        if ended:
+            still = {name: at for name, at in self._moved_at.items() if now < at + FROZEN_S}
+            self._moved_at = still | dict.fromkeys(ended, now)
         for key in moving - self._frozen_at.keys():
             self._frozen_at[key] = self._moved_at[key[0]] = now
         if moving:
             self.on_freeze(partition, found)
-        if any(one.is_returning for one in (*found.groups.values(), *known.groups.values())):
+        if found.returning or known.returning:
             self.on_return(partition)
 
     def version(self, partition: int) -> int:
@@ -394,10 +403,11 @@ class Kinds:
         else:
             self._given_up = known
 
-    async def given_up(self, group: str) -> Collection[str]:
-        """Returns the ids of the group's members that hold nothing any more. Raises as :meth:`give_up`."""
+    async def given_up(self, group: str, how: str = "") -> Collection[str]:
+        """Returns the ids of the group's members that hold nothing any more, or only of those that have
+        :data:`LEFT`. Raises as :meth:`give_up`."""
         record = self.record_of(group)
-        stay = record.fenced if record is not None else ""
+        stay = f"{record.fenced}{how}" if record is not None else ""
         if self._store is not None:
             return await asyncio.to_thread(read_given_up, self._store, partition_of(group), stay)
         return self._given_up.get(stay, ())
@@ -496,7 +506,7 @@ class NativeGroups:
         self._given_up: dict[str, dict[str, None]] = {}
         """The ids of members that hold nothing any more: by group, those that nobody uses any more, because their
         clients have joined again with others, and by the stay of a fence, those with which KIP-848 members have joined
-        again since."""
+        again since, and those of members that have left."""
         self._told_given_up: dict[int, Mapping[str, Collection[str]]] = {}
         """What of them was told last, by partition."""
         self._transactional: dict[str, None] = {}
@@ -567,8 +577,8 @@ class NativeGroups:
             return None
         if await self._newest(name) < call.version:
             return None
-        if name in _JOINS:
-            await self._joins_again(name, call)
+        if name in _GIVE_UP:
+            await self._gives_up(name, call)
         # nothing is awaited from here on: what is asked now holds until the request counts as passed on
         if self._is_frozen(call, groups) or not self._are_meant(call, groups):
             return None
@@ -591,9 +601,10 @@ class NativeGroups:
         return call.client_id != FOR_BROKERS and any(map(self.kinds.is_frozen, groups))
 
     def _frozen_s(self, group: str) -> float:
-        """Returns how long the group may be frozen, while its members' sessions at the brokers go on."""
-        sessions = (one.session_ms / 1000 for one in self._seen.get(group, {}).values() if one.session_ms)
-        return min([FROZEN_S, *(one * 2 / 3 for one in sessions)])
+        """Returns how long the group may be frozen, while its members' sessions at the brokers go on, and maybe a
+        rebalance that nobody is told of."""
+        timeouts_s = (one for seen in self._seen.get(group, {}).values() for one in seen.timeouts_s)
+        return min([FROZEN_S, *(one * 2 / 3 for one in timeouts_s)])
 
     def _note(self, name: str, call: Call) -> None:
         request, group = call.request, call.request.group_id
@@ -622,24 +633,31 @@ class NativeGroups:
             _remember(members, member_id, Seen(generation, *timeouts), _MOST_MEMBERS)
             _remember(self._seen, group, members)
 
-    async def _joins_again(self, name: str, call: Call) -> None:
-        """Notes that the client of a member joins again, because it was told that it is no member any more: it holds
-        nothing. A classic one does so with another id than before. If the fence waits for it, this is told before the
-        request is passed on: who dies meanwhile must not leave a member in the brokers' group that may be a newcomer,
-        for all that anybody knows."""
-        group, member_id = call.request.group_id, call.request.member_id
-        if name == "JoinGroup":
-            before, of = self._names.get(group, {}).get(call.client.number), group
-            is_new = before not in {None, member_id}
-        else:
-            before, of = member_id, self.kinds.returning(partition_of(group)).get(group, "")
-            is_new = bool(of) and call.request.member_epoch <= JOIN
-        if call.client_id == FOR_BROKERS or not (is_new and before):
+    async def _gives_up(self, name: str, call: Call) -> None:
+        """Notes that a member leaves, or that its client joins again, because it was told that it is no member any
+        more: it holds nothing. A classic one joins with another id than before. If the fence waits for it, this is told
+        before the request is passed on: who dies meanwhile must not leave a member in the brokers' group that may be a
+        newcomer, for all that anybody knows."""
+        request, group, partition = call.request, call.request.group_id, partition_of(call.request.group_id)
+        stay = self.kinds.returning(partition).get(group, "")
+        found: dict[str, Iterable[str]] = {}
+        if name == _LEAVE_GROUP:
+            left = {one.member_id for one in request.members} | {request.member_id}
+            found = dict.fromkeys((stay, f"{stay}{LEFT}"), left - {""}) if stay else {}
+        elif name == _BEAT:
+            found = {stay: [request.member_id]} if stay and request.member_epoch <= JOIN else {}
+        elif (before := self._names.get(group, {}).get(call.client.number)) not in {None, request.member_id}:
+            found = {group: [str(before)]}
+        if not found or call.client_id == FOR_BROKERS:
             return
-        members = self._given_up.get(of, {})
-        _remember(members, before, None, _MOST_MEMBERS)
-        _remember(self._given_up, of, members)
-        await self._tell_given_up(partition_of(group))
+        if await call.client.access.denied_groups(Operation.READ, [group]):
+            return
+        for of, ids in found.items():
+            members = self._given_up.get(of, {})
+            for one in ids:
+                _remember(members, one, None, _MOST_MEMBERS)
+            _remember(self._given_up, of, members)
+        await self._tell_given_up(partition)
 
     def _returning(self, partition: int) -> None:
         self._run(self._tell_given_up(partition))
@@ -648,8 +666,9 @@ class NativeGroups:
         async with self._telling:
             none: dict[str, None] = {}
             of_stays = {
-                stay: frozenset(self._given_up.get(name, none)) | frozenset(self._given_up.get(stay, none))
-                for name, stay in self.kinds.returning(partition).items()
+                told: frozenset(self._given_up.get(name, none)) | frozenset(self._given_up.get(told, none))
+                for group, stay in self.kinds.returning(partition).items()
+                for told, name in ((stay, group), (f"{stay}{LEFT}", ""))
             }
             wanted = {stay: ids for stay, ids in of_stays.items() if ids}
             if wanted == self._told_given_up.get(partition, {}):
@@ -870,8 +889,8 @@ class NativeGroups:
 
     async def _answered_whole(self, name: str, call: Call, groups: Sequence[str]) -> Any:
         """Answers a request about one group in a version that the broker does not know."""
-        if name in _JOINS:
-            await self._joins_again(name, call)
+        if name in _GIVE_UP:
+            await self._gives_up(name, call)
         if name != "OffsetFetch" and self._is_frozen(call, groups):
             raise Loading
         passed = self._begun(name, call, groups)

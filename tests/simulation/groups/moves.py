@@ -24,6 +24,7 @@ from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.moving import MoveRefused
 from kafka_coord.frontends.kafka.native import FENCE, Kinds, NativeGroups, PassedOn
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import Claimed
 from kafka_coord.model import GroupKind
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
@@ -52,8 +53,10 @@ TURMOIL_S, CALM_S = 20.0, 24.0
 HERE = partition_of(GROUP)
 _SESSION_S = 1.5
 _JOIN_S = 10.0
-_LIMITS = dataclasses.replace(LIMITS, least_session_s=SESSION_MS / 1000)
-"""Every term waits for each member as long as its session, as Kafka does."""
+_LONGEST_S = 70.0
+_LIMITS = dataclasses.replace(LIMITS, least_session_s=SESSION_MS / 1000, max_session_timeout_s=_LONGEST_S)
+"""Every term waits for each member as long as its session, as Kafka does, and for one whose timeouts nobody knows as
+long as any may have."""
 _SERVED_WITHIN_S = 6.0
 """How long a reader may be without an answer at the end, in seconds."""
 _FEW = 4
@@ -63,6 +66,18 @@ _VERBS = {
     GroupKind.CLIENT_ASSIGNED: "give_back",
     GroupKind.MANAGED: "give_back_consumers",
 }
+
+
+class ServedZnode(Znode):
+    """The znode of the partition, which fences what its terms write in the simulated ZooKeeper."""
+
+    def __init__(self, store: SimulatedStore) -> None:
+        super().__init__(0, FIRST_TREE)
+        self._store = store
+
+    def claim(self, broker: int | None, began: float, newest: int) -> Claimed:
+        self._store.set(layout.log_partition(HERE), b"", -1)
+        return super().claim(broker, began, newest)
 
 
 class Broker(Instance):
@@ -157,11 +172,6 @@ class Front(Instance):
             broker = self.world.rng.choice(BROKERS)
         return broker, str(broker), broker
 
-    async def _claim(self, partition: int, newest: int) -> Any:
-        won = await super()._claim(partition, newest)
-        self.history.server_store.set(layout.log_partition(partition), b"", -1)
-        return won
-
     def _term_ended(self, partition: int) -> None:
         super()._term_ended(partition)
         self.kinds.end(partition)
@@ -239,10 +249,10 @@ class MoveHistory:
         self.delay_s = rng.choice([0.0, 3.0])
         """How long a broker delays the first generation of a group: Kafka does so for 3 s, unless it is configured."""
         self.judge = ReadJudge(self)
-        self.znode, self.offsets_znode = Znode(0, FIRST_TREE), Znode(0, FIRST_TREE)
-        self.registry = Registry(self.world)
         self.server_store: SimulatedStore = connected_store()
         self.server = self.server_store.server
+        self.znode, self.offsets_znode = ServedZnode(self.server_store), Znode(0, FIRST_TREE)
+        self.registry = Registry(self.world)
         self.server_store.ensure_path(layout.log_partition(HERE))
         self._fresh, self.is_native_first = 0, rng.random() < 0.7
         self.front_of: dict[object, Front] = {}
@@ -397,6 +407,9 @@ class MoveHistory:
         self._run(start + self.turmoil_s)
         self._end_all()
         self._run(world.now + self.calm_s)
+        record = self.record()
+        if record is not None and record.is_returning:
+            self._run(world.now + _LONGEST_S)
         self._at_rest()
 
     def _run(self, until: float) -> None:

@@ -123,8 +123,8 @@ def _first_gets_everything() -> Patches:
 def _counted_by_client_id() -> Patches:
     """Members that have come back are told from newcomers by their client ids alone."""
 
-    async def given_up(self: Any, group: str) -> Any:
-        return self.everybody
+    async def given_up(self: Any, _group: str, how: str = "") -> Any:
+        return () if how else self.everybody
 
     original = Moves._released
 
@@ -156,14 +156,15 @@ def _in_flight_given_away() -> Patches:
 
 def _joined_again_with_any_epoch() -> Patches:
     """Whoever sends a heartbeat counts as a member that has joined again, and holds nothing."""
-    original = NativeGroups._joins_again
+    original = NativeGroups._gives_up
 
     async def joins(self: Any, name: str, call: Any) -> None:
         request = copy.copy(call.request)
-        request.member_epoch = 0
+        if name == "ConsumerGroupHeartbeat":
+            request.member_epoch = 0
         await original(self, name, Call(call.header, request, call.client))
 
-    return ((NativeGroups, "_joins_again", joins),)
+    return ((NativeGroups, "_gives_up", joins),)
 
 
 PLANTED: dict[str, Callable[[], Patches]] = {
