@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -53,6 +53,7 @@ from kafka_coord.frontends.kafka.group import (
     Partition,
     PartitionErrors,
     Who,
+    marked,
     refuse,
     take_out_large,
 )
@@ -88,7 +89,7 @@ class ClientAssignedGroups:
         self.tool_commits = ToolCommits()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.tasks: set[asyncio.Task[None]] = set()
-        self._frozen: set[str] = set()
+        self._frozen: Counter[str] = Counter()
 
     type = "classic"
     """The groups' type in ListGroups."""
@@ -182,11 +183,10 @@ class ClientAssignedGroups:
     @contextmanager
     def frozen(self, name: str) -> Iterator[None]:
         """Lets no session end while the group is changed: members are answered as while loading, and are not heard."""
-        self._frozen.add(name)
         try:
-            yield
+            with marked(self._frozen, name):
+                yield
         finally:
-            self._frozen.discard(name)
             machine = self.manager.group(name)
             if machine is not None:
                 machine.thaw(self.manager.now(name))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kafka_coord.classic_groups.errors import Error
@@ -32,6 +34,18 @@ async def at_once(works: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
     """Does all works at the same time, and returns their results in order. One alone needs no task of its own."""
     listed = list(works)
     return [await listed[0]] if len(listed) == 1 else await asyncio.gather(*listed)
+
+
+@contextmanager
+def marked(marks: Counter[str], name: str) -> Iterator[None]:
+    """Marks a name until the end of the block. If blocks overlap, it stays marked until the last one ends."""
+    marks[name] += 1
+    try:
+        yield
+    finally:
+        marks[name] -= 1
+        if not marks[name]:
+            del marks[name]
 
 
 class GroupError(Exception):

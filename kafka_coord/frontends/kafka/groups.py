@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from kafka_coord.frontends.kafka.group import (
     Loading,
     Why,
     at_once,
+    marked,
     refuse,
 )
 from kafka_coord.frontends.kafka.instances import Instances
@@ -65,9 +67,9 @@ class Groups:
             GroupKind.MANAGED: managed,
             GroupKind.NATIVE: native,
         }
-        self._changing: set[str] = set()
+        self._changing: Counter[str] = Counter()
         """The groups that are being converted. Requests about them are refused, so that clients retry."""
-        self._clearing: set[str] = set()
+        self._clearing: Counter[str] = Counter()
         """The groups of which the remains of a conversion are being removed. None of them is converted."""
         self._gone: set[str] = set()
         """The groups that have a record, but did not exist at the last look."""
@@ -263,18 +265,11 @@ class Groups:
     @contextmanager
     def clearing(self, name: str) -> Iterator[None]:
         """Keeps the group from being converted, while requests about it go on."""
-        self._clearing.add(name)
-        try:
+        with marked(self._clearing, name):
             yield
-        finally:
-            self._clearing.discard(name)
 
     @contextmanager
     def change(self, name: str) -> Iterator[None]:
         """Refuses requests about the group while it is converted."""
-        self._changing.add(name)
-        try:
-            with self._client_assigned.frozen(name):
-                yield
-        finally:
-            self._changing.discard(name)
+        with marked(self._changing, name), self._client_assigned.frozen(name):
+            yield

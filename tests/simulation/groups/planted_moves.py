@@ -15,6 +15,7 @@ from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.moving import Moves, Namesake
 from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.zk.kinds import Seen
 from tests.simulation.groups.planted import Patch, patched
 
 Patches = tuple[Patch, ...]
@@ -71,7 +72,7 @@ def _passes_on_while_frozen() -> Patches:
     return ((NativeGroups, "_is_frozen", lambda *_: False), (Kinds, "thawed", _at_once))
 
 
-async def _at_once(_self: Any, _groups: Any) -> None: ...
+async def _at_once(*_arguments: Any) -> None: ...
 
 
 def _in_flight_not_counted() -> Patches:
@@ -167,6 +168,22 @@ def _joined_again_with_any_epoch() -> Patches:
     return ((NativeGroups, "_gives_up", joins),)
 
 
+def _in_flight_when_undone() -> Patches:
+    """An undone take-over takes a member that is in the namesake for one that stays there."""
+    return ((Moves, "_emptied", _at_once),)
+
+
+def _frozen_longer_than_a_rebalance() -> Patches:
+    return ((Seen, "timeouts_s", property(lambda seen: [one / 1000 for one in (seen.session_ms,) if one])),)
+
+
+def _given_back_twice() -> Patches:
+    def record_of(self: Any, name: str, _kind: Any) -> Any:
+        return self._kinds.record_of(name)
+
+    return ((Moves, "_record_of", record_of),)
+
+
 PLANTED: dict[str, Callable[[], Patches]] = {
     "offsets are read before the freeze": _offsets_read_early,
     "no fence joins": _no_fence,
@@ -181,6 +198,9 @@ PLANTED: dict[str, Callable[[], Patches]] = {
     "a newcomer is taken for a member that has not come back": _counted_by_client_id,
     "a give-back does not wait for commits": _writes_not_awaited,
     "sessions end while nobody can be heard": _sessions_end_while_frozen,
+    "an undone take-over does not wait for what is in flight": _in_flight_when_undone,
+    "a group is frozen longer than a rebalance may take": _frozen_longer_than_a_rebalance,
+    "a group that is given back is given back again": _given_back_twice,
 }
 
 TELLING = {
@@ -193,6 +213,9 @@ TELLING = {
     "a newcomer is taken for a member that has not come back": frozenset({"namesake"}),
     "an undone take-over does not wait for its members": frozenset({"slow"}),
     "sessions end while nobody can be heard": frozenset({"deaf", "zookeeper"}),
+    "an undone take-over does not wait for what is in flight": frozenset({"slow"}),
+    "a group is frozen longer than a rebalance may take": frozenset({"slow"}),
+    "a group that is given back is given back again": frozenset({"slow"}),
 }
 """The faults that reveal a defect soon. Others would hide it, and the rest is found without any."""
 
