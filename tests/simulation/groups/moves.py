@@ -407,10 +407,16 @@ class MoveHistory:
         self._run(start + self.turmoil_s)
         self._end_all()
         self._run(world.now + self.calm_s)
-        record = self.record()
-        if record is not None and record.is_returning:
+        if self._waits_long():
             self._run(world.now + _LONGEST_S)
         self._at_rest()
+
+    def _waits_long(self) -> bool:
+        """Whether the group may wait for a member whose timeouts nobody knows."""
+        record, machine = self.record(), self.fronts[self.log.leader].manager.group(GROUP)
+        members = machine.metadata.members.values() if machine is not None else ()
+        is_unknown = any(_LONGEST_S in {one.session_timeout_s, one.rebalance_timeout_s} for one in members)
+        return is_unknown or (record is not None and record.is_returning)
 
     def _run(self, until: float) -> None:
         self.world.run(until, lambda: bool(self.judge.broken))

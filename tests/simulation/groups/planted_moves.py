@@ -168,11 +168,6 @@ def _joined_again_with_any_epoch() -> Patches:
     return ((NativeGroups, "_gives_up", joins),)
 
 
-def _in_flight_when_undone() -> Patches:
-    """An undone take-over takes a member that is in the namesake for one that stays there."""
-    return ((Moves, "_emptied", _at_once),)
-
-
 def _frozen_longer_than_a_rebalance() -> Patches:
     return ((Seen, "timeouts_s", property(lambda seen: [one / 1000 for one in (seen.session_ms,) if one])),)
 
@@ -198,7 +193,6 @@ PLANTED: dict[str, Callable[[], Patches]] = {
     "a newcomer is taken for a member that has not come back": _counted_by_client_id,
     "a give-back does not wait for commits": _writes_not_awaited,
     "sessions end while nobody can be heard": _sessions_end_while_frozen,
-    "an undone take-over does not wait for what is in flight": _in_flight_when_undone,
     "a group is frozen longer than a rebalance may take": _frozen_longer_than_a_rebalance,
     "a group that is given back is given back again": _given_back_twice,
 }
@@ -213,7 +207,6 @@ TELLING = {
     "a newcomer is taken for a member that has not come back": frozenset({"namesake"}),
     "an undone take-over does not wait for its members": frozenset({"slow"}),
     "sessions end while nobody can be heard": frozenset({"deaf", "zookeeper"}),
-    "an undone take-over does not wait for what is in flight": frozenset({"slow"}),
     "a group is frozen longer than a rebalance may take": frozenset({"slow"}),
     "a group that is given back is given back again": frozenset({"slow"}),
 }
