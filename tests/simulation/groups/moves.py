@@ -640,11 +640,31 @@ class ChangedHistory(MoveHistory):
         self._run(self.world.now + self.calm_s)
         self._at_rest()
 
-    def _moves(self) -> None:
+    def _moves(self) -> Front:
         front, before = self.fronts[self.log.leader], self.moved.total()
         front.process.start(lambda: self._moved(front))
         while self.moved.total() == before:
             self._run(self.world.now + 0.1)
+        return front
+
+
+class HeldHistory(ChangedHistory):
+    """Without faults: a group that was taken over is changed for longer than any session lasts."""
+
+    def run(self) -> None:
+        self._run(self.world.now + _JOIN_S)
+        front = self._moves()
+        before = self._member_ids(front)
+        with front.coordinator.groups.change(GROUP):
+            self._run(self.world.now + 2 * SESSION_MS / 1000)
+        if self._member_ids(front) != before:
+            raise InvariantBroken("a session has ended while nobody could be heard")
+        self._run(self.world.now + self.calm_s)
+        self._at_rest()
+
+    def _member_ids(self, front: Front) -> set[str]:
+        machine = front.manager.group(GROUP)
+        return set(machine.metadata.members) if machine is not None else set()
 
 
 def _is_at_rest(record: GroupRecord) -> bool:

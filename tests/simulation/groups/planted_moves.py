@@ -9,13 +9,12 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from kafka_coord.frontends.kafka import moving
+from kafka_coord.frontends.kafka import client_assigned, groups, moving
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.moving import Moves, Namesake
 from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.zk.kinds import Seen
 from tests.simulation.groups.planted import Patch, patched
 
 Patches = tuple[Patch, ...]
@@ -168,8 +167,16 @@ def _joined_again_with_any_epoch() -> Patches:
     return ((NativeGroups, "_gives_up", joins),)
 
 
-def _frozen_longer_than_a_rebalance() -> Patches:
-    return ((Seen, "timeouts_s", property(lambda seen: [one / 1000 for one in (seen.session_ms,) if one])),)
+def _marks_end_with_each_other() -> Patches:
+    @contextmanager
+    def mark(marks: Counter[str], name: str) -> Iterator[None]:
+        marks[name] = 1
+        try:
+            yield
+        finally:
+            marks.pop(name, None)
+
+    return (groups, "marked", mark), (client_assigned, "marked", mark)
 
 
 def _given_back_twice() -> Patches:
@@ -193,7 +200,7 @@ PLANTED: dict[str, Callable[[], Patches]] = {
     "a newcomer is taken for a member that has not come back": _counted_by_client_id,
     "a give-back does not wait for commits": _writes_not_awaited,
     "sessions end while nobody can be heard": _sessions_end_while_frozen,
-    "a group is frozen longer than a rebalance may take": _frozen_longer_than_a_rebalance,
+    "what ends one change of a group ends them all": _marks_end_with_each_other,
     "a group that is given back is given back again": _given_back_twice,
 }
 
@@ -206,8 +213,7 @@ TELLING = {
     "a give-back does not wait for commits": frozenset({"slow"}),
     "a newcomer is taken for a member that has not come back": frozenset({"namesake"}),
     "an undone take-over does not wait for its members": frozenset({"slow"}),
-    "sessions end while nobody can be heard": frozenset({"deaf", "zookeeper"}),
-    "a group is frozen longer than a rebalance may take": frozenset({"slow"}),
+    "what ends one change of a group ends them all": frozenset({"slow", "zookeeper"}),
     "a group that is given back is given back again": frozenset({"slow"}),
 }
 """The faults that reveal a defect soon. Others would hide it, and the rest is found without any."""
