@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from kafka_coord.classic_groups.errors import Error, named
 from kafka_coord.classic_groups.metadata import CONSUMER
 from kafka_coord.coordinator.plan.reasons import plural
 from kafka_coord.coordinator.steps import AT_REST, GroupState
-from kafka_coord.errors import BrokerError, KafkaCoordError, MalformedValue, NotFound, Timeout
+from kafka_coord.errors import BrokerError, KafkaCoordError, MalformedValue, NoNode, NotFound, Timeout
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.cluster import Cluster, read_cluster, read_cluster_history
 from kafka_coord.groups.group import (
@@ -61,7 +60,9 @@ from kafka_coord.model.operations import COORDINATED
 from kafka_coord.model.sequences import grouped, parts, some
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
+from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import GroupRecord, read_kinds
+from kafka_coord.zk.store import Store
 
 _LIST, _DESCRIBE, _DESCRIBE_CONSUMERS = 5, 5, (0, 1)
 _IN_ONE_REQUEST = 200
@@ -182,14 +183,16 @@ class ClientGroups:
 def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None = None) -> ClientGroups:
     """Lists all client-assigned and native groups, or those ``wanted`` that exist, sorted by name, without offsets.
     Queries all instances at once. If no instance has ever served Kafka clients, there are no groups. A group without a
-    record is native, because no instance serves it."""
+    record is managed if it is in ZooKeeper, and otherwise native, because no instance serves it."""
     directory = instances.directory()
     damaged: list[MalformedValue] = []
-    records = read_kinds(instances.store, unreadable=damaged) if directory.is_used else {}
-    kinds = defaultdict(lambda: GroupKind.NATIVE, {name: one.kind for name, one in records.items()})
+    kinds = _kinds(instances.store, None, damaged) if directory.is_used else {}
+
+    def kept_as(name: str) -> GroupKind:
+        return kinds.get(name, GroupKind.NATIVE)
 
     def is_asked(name: str) -> bool:
-        return kinds[name] in ASKED
+        return kept_as(name) in ASKED
 
     names = None if wanted is None else list(filter(is_asked, wanted))
     listing = partial(_list, wanted=names, chosen=is_asked)
@@ -206,7 +209,10 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
         for group in listed.groups:
             # While a log partition moves, two instances may list its groups. The leader's response takes precedence.
             if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
-                found[group.group_id] = replace(_group(group, broker_id, {}), kind=kinds[group.group_id])
+                found[group.group_id] = replace(_group(group, broker_id, {}), kind=kept_as(group.group_id))
+    if created := found.keys() - kinds.keys():  # perhaps since the kinds were read
+        kinds |= _kinds(instances.store, created, damaged)
+        found = {name: replace(one, kind=kept_as(name)) for name, one in found.items() if is_asked(name)}
     others = {group: kind for listed in responses.values() for group, kind in listed.others.items()}
     for kind, groups in grouped(sorted(others), others.__getitem__).items():
         missing.append(f"NOT SHOWN: {_groups(groups)} of type {kind}: {ONLY_IN_KAFKA}")
@@ -220,6 +226,16 @@ def list_client_groups(instances: AskedInstances, wanted: Sequence[str] | None =
             missing += _unasked(of_brokers, silent)
     missing += [f"some groups may not be native, because {one}" for one in damaged]
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
+
+
+def _kinds(store: Store, groups: Collection[str] | None, unreadable: list[MalformedValue]) -> dict[str, GroupKind]:
+    """Returns the kinds of the groups, or of all by default, that have a record or are in ZooKeeper."""
+    records = read_kinds(store, groups, unreadable)
+    try:
+        managed = store.children(layout.GROUPS)
+    except NoNode:
+        managed = ()
+    return dict.fromkeys(managed, GroupKind.MANAGED) | {name: one.kind for name, one in records.items()}
 
 
 class SharedListing:

@@ -14,12 +14,14 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups import instances as asking
 from kafka_coord.model import TopicPartition as Wanted
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.kinds import read_kinds
 from tests.cli.commands import promised
 from tests.cli.running import Run, run
 from tests.frontends.kafka.conftest import ELECTED, Front, elected, published
@@ -323,6 +325,19 @@ def test_offsets_and_groups_are_deleted(coord: Run, topic: str, left: str) -> No
     assert coord("groups", "delete", left, "--yes").code == 0
     assert coord("groups", "describe", left).code == 7
     assert coord("groups", "delete", left, "--yes").code == 7
+
+
+def test_a_group_of_our_own_consumers_is_listed_once_before_any_kafka_client_has_met_it(
+    front: Front, coord: Run
+) -> None:
+    """Nobody has recorded its kind. The instance lists it for Kafka's clients."""
+    group = "own-consumers"
+    ensure_group(front.store, group)
+    eventually(lambda: group in front.serving(group).managed.groups)
+    for command in (("groups", "list", "-o", "json"), ("groups", "list", "--lag", "-o", "json")):
+        assert [one["kind"] for one in coord(*command).json() if one["group"] == group] == ["managed"]
+    assert not read_kinds(front.store, [group])
+    delete_all(front.store, layout.group(group))
 
 
 def test_commands_mean_the_group_of_the_recorded_kind_unless_kind_says_otherwise(
