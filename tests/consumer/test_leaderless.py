@@ -37,12 +37,14 @@ WAITING = "waiting"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Two brokers. The first leads partition 0 of each topic, the second leads partition 1, and is stopped."""
+def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """Two brokers. The first leads partition 0 of each topic, the second leads partition 1, and is stopped. In KRaft
+    mode, there is a third, so that two of three controllers run whichever is stopped."""
     directory = tmp_path_factory.mktemp("leaderless")
+    brokers = 3 if request.config.option.kraft else 2
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        brokers_of_a_run(directory, server.connect_string, 2, KafkaSettings()) as made,
+        brokers_of_a_run(directory, server.connect_string, brokers, KafkaSettings()) as made,
     ):
         _shared_servers.extend(made.brokers)
         admin = AdminClient({"bootstrap.servers": made.bootstrap_servers})
