@@ -305,8 +305,9 @@ class Moves:
                 await fence.joined()
             else:
                 await self._native.leave(node, name, leaving)
-                if namesake.is_fenced and namesake.protocol:  # all that a broker knows of it after another one
-                    await fence.join(namesake.kind, [namesake.protocol])
+                known = namesake.protocol or self._group(name).protocol_name
+                if namesake.is_fenced and known:  # all that a broker knows of it after another one
+                    await fence.join(namesake.kind, [known])
             await fence.join(namesake.kind)
         except (Exception, asyncio.CancelledError):
             fence.close()

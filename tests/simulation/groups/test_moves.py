@@ -29,7 +29,7 @@ FOUND_BY = {
     "the first to return gets everything": 1,
     "a newcomer is taken for a member that has not come back": 0,
     "a group that is given back is given back again": 96,
-    "what ends one change of a group ends them all": 34,
+    "what ends one change of a group ends them all": 72,
 }
 """The seeds that found the rarer defects. They run first, to save time."""
 WITHIN_SEEDS = 60
