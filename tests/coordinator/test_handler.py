@@ -421,7 +421,7 @@ def elected(world: World) -> ConsumerCoordinator:
     world.store.ensure_path(layout.BROKER_TOPICS)
     world.store.ensure_path(layout.broker_topic("flights"))
     world.store.set(layout.broker_topic("flights"), b'{"version":2,"partitions":{"0":[1],"1":[1],"2":[1],"3":[1]}}')
-    leadership = Leadership(1, Check(layout.COORDINATOR_EPOCH), 1)
+    leadership = Leadership(1, Check(layout.COORDINATOR_EPOCH), world.store.session.session_id)
     return ConsumerCoordinator(
         world.store, leadership, lambda: True, lambda: None, built_in_assignors(), CoordinatorOptions()
     )
