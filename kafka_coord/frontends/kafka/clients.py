@@ -171,12 +171,16 @@ class Clients:
         """The connections that buffer more than :data:`SMALL_BYTES`, in the order they exceeded that size."""
         self._period_ends, self._written, self._omitted = 0.0, 0, 0
         self.statistics = Statistics()
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._open)
 
     def admit(self, client: ClientConnection) -> bool:
-        """Returns whether the limits allow the connection, and counts it if they do."""
+        """Returns whether the limits allow the connection, and counts it if they do. Once :meth:`close` has begun,
+        refuses those that were still being accepted: nobody would close them."""
+        if self._is_closed:
+            return False
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
             self.statistics.refused += 1
@@ -230,6 +234,7 @@ class Clients:
     async def close(self) -> None:
         """Ends each connection once its requests have been answered, or after :data:`ANSWERED_WITHIN_S` seconds. Waits
         until all connections are closed, which takes little more than :data:`CLOSING_S` seconds more at most."""
+        self._is_closed = True
         late = time.monotonic() + ANSWERED_WITHIN_S
         for client in list(self._open):
             client.end_when_answered()

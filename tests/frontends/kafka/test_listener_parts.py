@@ -67,6 +67,17 @@ def test_a_connection_that_cannot_be_checked_is_closed_and_the_others_are_checke
     assert "this is a bug" in caplog.text
 
 
+def test_a_connection_that_arrives_while_the_listener_closes_is_closed_too() -> None:
+    async def play() -> None:
+        front, transport = _Front(), _Transport()
+        await front.clients.close()
+        ClientConnection(front).connection_made(transport)  # type: ignore[arg-type]
+        assert transport.closed
+        assert not len(front.clients)
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     ("name", "asked"), [("Metadata", 2), ("OffsetFetch", 2), ("DeleteGroups", 1), ("JoinGroup", 1)]
 )
