@@ -91,6 +91,8 @@ class GroupLimits:
     append_bytes: int = 900 << 10
     """The maximum size of one record of the groups log, with its overhead. By default, a broker accepts batches of up
     to 1 MiB (``max.message.bytes``)."""
+    idle_s: float = 600.0
+    """How long a connection to the broker may be idle before the broker closes it (``connections.max.idle.ms``)."""
     expiry_check_s: float = 600.0
     """How often to remove expired offsets."""
     noted_after_s: float = NOTED_AFTER_S

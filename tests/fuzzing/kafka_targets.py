@@ -128,7 +128,7 @@ class _Front:
     def __init__(self) -> None:
         self.clients = Clients(ClientLimits())
         self.handshakes, self.patches = None, Patches()
-        self.broker_access = BrokerAccess()
+        self.broker_access = BrokerAccess(GroupLimits())
         instances = _Known(lambda: BrokerConnection("localhost", 1), 1, dict)
         manager = GroupMetadataManager(instances._connect, _never, _never, _never, "fuzz", GroupLimits())
         manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]

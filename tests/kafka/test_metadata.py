@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
@@ -162,4 +163,4 @@ def test_a_broker_with_an_authorizer_that_tells_no_rights_is_named_with_the_rele
     with pytest.raises(
         NoCommonVersion, match=r"versions 0 to 7 of Metadata.*Kafka 2\.4 to 4\.3 where the brokers have"
     ):
-        asyncio.run(Access(ask, BrokerAccess()).may_describe_cluster())
+        asyncio.run(Access(ask, BrokerAccess(GroupLimits())).may_describe_cluster())

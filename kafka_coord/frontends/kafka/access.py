@@ -35,6 +35,7 @@ from enum import IntEnum
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.kafka.connection import Versions, newest_common, told_versions
 from kafka_coord.wire.frames import peek, read_header
 from kafka_coord.wire.messages import BadMessage, message
@@ -86,11 +87,18 @@ _HARMLESS: dict[Operation, tuple[str, dict[str, Any]]] = {
 class BrokerAccess:
     """What this instance knows about the broker, shared by all clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: GroupLimits) -> None:
+        self._limits = limits
         self.has_authorizer = False
         """Whether the broker is known to have an authorizer. A broker without one allows everything."""
         self.versions: Mapping[int, Versions] | None = None
         """The versions that it supports, by API key, or ``None`` until it has been asked."""
+
+    @property
+    def known_s(self) -> float:
+        """How long a permission counts as known, in seconds. Asking again also keeps the broker from closing the idle
+        connection of a client that has logged in, whom this instance could not log in again."""
+        return min(KNOWN_S, self._limits.idle_s / 3)
 
 
 class Access:
@@ -161,7 +169,7 @@ class Access:
             response = await self._ask("DescribeAcls", version, form(**filters, **kinds))
             self._is_open = response.error_code == _SECURITY_DISABLED
             self._broker.has_authorizer = not self._is_open
-        self._until = now + KNOWN_S
+        self._until = now + self._broker.known_s
         return self._is_open
 
     async def _newest(self, name: str, spoken: int | Versions) -> int:

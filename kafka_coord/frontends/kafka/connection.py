@@ -199,6 +199,12 @@ class ClientConnection(asyncio.Protocol):
         self._release = release
         if self._buffer:
             self._end_hold()
+        elif release is not None and self._has_sasl:  # see BrokerAccess.known_s
+            asyncio.get_running_loop().call_later(self._listener.broker_access.known_s, self._end_hold_of, release)
+
+    def _end_hold_of(self, release: Callable[[], None]) -> None:
+        if self._release is release:
+            release()
 
     def _end_hold(self) -> None:
         """Handles the arrival of another request while one is held: carries out an automatic commit during the hold,

@@ -79,6 +79,7 @@ _LIMITS = {
     "group.consumer.max.size": ("consumer_max_size", 1),
     "group.consumer.session.timeout.ms": ("consumer_session_timeout_s", _MS_PER_S),
     "offset.metadata.max.bytes": ("offset_metadata_chars", 1),
+    "connections.max.idle.ms": ("idle_s", _MS_PER_S),
     "offsets.retention.check.interval.ms": ("expiry_check_s", _MS_PER_S),
 }
 """The limit that each of the broker's settings determines, and the divisor between their units."""

@@ -159,7 +159,7 @@ class KafkaListener:
             self._term_ended,
             topics=ZooKeeperTopics(store, self._watch_topic, self.instances.look_up, self._topics_have_changed),
         )
-        self.broker_access = BrokerAccess()
+        self.broker_access = BrokerAccess(self._limits)
         self.handshakes = None if tls is None else Handshakes(tls)
         """``None`` if clients do not use TLS."""
         self._stop: asyncio.Event | None = None

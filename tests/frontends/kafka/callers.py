@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.group import GroupError, Listed
@@ -30,7 +31,7 @@ class OpenCaller:
         self.number = 1
         self.has_closed = False
         self.release: Callable[[], None] | None = None
-        self.access = Everything(self.ask_broker, BrokerAccess())
+        self.access = Everything(self.ask_broker, BrokerAccess(GroupLimits()))
 
     def holding(self, release: Callable[[], None] | None) -> None:
         self.release = release

@@ -19,6 +19,7 @@ TOLD = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.session.timeout.ms": "30000",
     "offset.metadata.max.bytes": "100",
+    "connections.max.idle.ms": "20000",
     "offsets.retention.minutes": "1440",
     "offsets.retention.check.interval.ms": "1500",
 }
@@ -66,6 +67,7 @@ def test_the_brokers_settings_apply() -> None:
         consumer_session_timeout_s=30.0,
         offset_metadata_chars=100,
         append_bytes=5_000_000 - 128,
+        idle_s=20.0,
         expiry_check_s=1.5,
     )
     assert settings.retention_ms == 24 * 3600 * 1000

@@ -13,11 +13,13 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -42,6 +44,8 @@ from kafka_coord.kafka.authentication import broker_security
 from kafka_coord.kafka.connection import BrokerConnection
 from kafka_coord.settings import host_and_port
 from kafka_coord.wire.messages import message
+from kafka_coord.zk import connect
+from kafka_coord.zk.kinds import read_kinds
 from tests.cli.running import run as cli
 from tests.conftest import brokers_of_a_run
 from tests.frontends.kafka.conftest import serving_beside
@@ -241,6 +245,45 @@ def test_no_term_ends_when_connections_are_used_beyond_their_lifetime(place: Pla
             await asyncio.sleep(0.1)
 
     play(ours, of=commit_on)
+
+
+@pytest.mark.usefixtures("terms_go_on")
+def test_members_authenticate_again_during_held_requests_and_notice_nothing(place: Place) -> None:
+    """In a native group, whose requests are passed on, and in one whose heartbeats are held for longer than that."""
+    native, ours = fresh("native"), fresh("ours")
+    at_kafka = Consumer({"bootstrap.servers": place.broker.address, "group.id": native})
+    at_kafka.commit(offsets=[TopicPartition(FLIGHTS, 0, 1)], asynchronous=False)
+    at_kafka.close()
+    told: list[str] = []
+
+    def member(group: str) -> Consumer:
+        settings = _SECURITY | {"sasl.username": "client", "sasl.password": "c-secret", "log_level": 4}
+        settings |= {"bootstrap.servers": place.listener.address, "group.id": group, "enable.auto.commit": False}
+        made = Consumer(settings | {"error_cb": lambda error: told.append(f"{group}: {error}")})
+        made.subscribe([FLIGHTS], on_assign=lambda _, given: told.append(f"{group} has {len(given)}"))
+        return made
+
+    members = {group: member(group) for group in (native, ours)}
+    try:
+        for one in members.values():
+            eventually(lambda one=one: one.poll(0.05) or one.assignment(), within_s=60)
+        until, slowest_s, number = time.monotonic() + 6 * LIFETIME_MS / 1000, 0.0, 0
+        while time.monotonic() < until:
+            for one in members.values():
+                one.poll(0.3)
+                began, number = time.monotonic(), number + 1
+                (done,) = one.commit(offsets=[TopicPartition(FLIGHTS, 0, number)], asynchronous=False)
+                assert done.error is None
+                slowest_s = max(slowest_s, time.monotonic() - began)
+            time.sleep(1.0)
+        assert told == [f"{group} has 10" for group in members]
+        with closing(connect(place.zookeeper.connect_string)) as store:
+            kinds = read_kinds(store, members)
+        assert [str(kinds[group].kind) for group in members] == ["native", "client-assigned"]
+        assert slowest_s < 5.0
+    finally:
+        for one in members.values():
+            one.close()
 
 
 @pytest.mark.usefixtures("terms_go_on")
