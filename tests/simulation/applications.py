@@ -246,6 +246,7 @@ class SimulatedFetchers:
     def fail(self, holding: HeldPartition, _failure: NoOffset) -> None:
         self._told(holding.partition)
         self._follows.discard(holding)
+        self._on_course.discard(holding)  # it goes back, whatever happens to the log from now on
         self.seek(holding, self.bounds_of(holding.partition)[0])
 
     # --- cut logs ----------------------------------------------------------------------------------------------------
