@@ -106,6 +106,8 @@ class ClientConnection(asyncio.Protocol):
         """The size of the request that this instance is answering."""
         self._release: Callable[[], None] | None = None
         """Releases the held request. ``None`` if no request is held."""
+        self._hold_ends: asyncio.TimerHandle | None = None
+        """Releases it in time for the broker not to close the idle connection: see :class:`BrokerAccess`."""
         self.software = ""
         self.principal = ANONYMOUS
         self._answers_waiting = 0
@@ -197,14 +199,13 @@ class ClientConnection(asyncio.Protocol):
     def holding(self, release: Callable[[], None] | None) -> None:
         """See :class:`~kafka_coord.frontends.kafka.calls.Caller`."""
         self._release = release
+        if self._hold_ends is not None:
+            self._hold_ends.cancel()
+            self._hold_ends = None
         if self._buffer:
             self._end_hold()
-        elif release is not None and self._has_sasl:  # see BrokerAccess.known_s
-            asyncio.get_running_loop().call_later(self._listener.broker_access.known_s, self._end_hold_of, release)
-
-    def _end_hold_of(self, release: Callable[[], None]) -> None:
-        if self._release is release:
-            release()
+        elif release is not None and self._has_sasl:
+            self._hold_ends = asyncio.get_running_loop().call_later(self._listener.broker_access.known_s, release)
 
     def _end_hold(self) -> None:
         """Handles the arrival of another request while one is held: carries out an automatic commit during the hold,
