@@ -3,18 +3,14 @@ use it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kafka_coord.dev.cluster.coordinator import begin_tree
 from kafka_coord.dev.cluster.kafka import Broker, KraftBroker
 from kafka_coord.dev.cluster.ports import LOOPBACK
-from kafka_coord.errors import DevClusterError
 from tests.chaos.logins import OF_BROKERS, Listener
 from tests.chaos.testbed import KAFKA, ChaosTestbed
-
-_INIT_S = 120.0
 
 
 class KraftMember(KraftBroker):
@@ -51,12 +47,7 @@ class KraftTestbed(ChaosTestbed):
         }
 
     def _begin_tree(self) -> None:
-        command = [sys.executable, "-m", "kafka_coord.cli.main", "init", "--zookeeper", self.hosts]
-        made = subprocess.run(
-            [*command, "--bootstrap", self.bootstrap], capture_output=True, text=True, timeout=_INIT_S, check=False
-        )
-        if made.returncode != 0:
-            raise DevClusterError(f"kafka-coord init: {made.stderr.strip()[-500:]}")
+        begin_tree(self.hosts, self.bootstrap)
 
     def _serve_options(self) -> list[str]:
         return [*super()._serve_options(), "--bootstrap", self.bootstrap]

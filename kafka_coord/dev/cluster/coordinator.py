@@ -41,6 +41,20 @@ def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
     return [*serve, "--broker-id", str(broker_id), "--zookeeper", zookeeper]
 
 
+def begin_tree(zookeeper: str, bootstrap: str) -> None:
+    """Begins the coordination tree, unless there is one: where Kafka does not use ZooKeeper, ``serve`` does not. Later
+    starts do not depend on a broker that answers.
+    """
+    with closing(connect(zookeeper)) as store:
+        record = read_cluster_record(store)
+    if record is not None and not record.making:
+        return
+    command = [sys.executable, "-m", "kafka_coord.cli.main", "init", "--zookeeper", zookeeper, "--bootstrap", bootstrap]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise DevClusterError(f"kafka-coord init failed: {ran.stderr.strip()}")
+
+
 class Coordinator:
     """One coordinator process for ``broker``. It counts as started once it is registered in ZooKeeper, elected or
     not. With ``dashboard_port``, it serves the dashboard there."""
@@ -61,21 +75,6 @@ class Coordinator:
     @property
     def running(self) -> bool:
         return self.process.running
-
-    def _init(self, bootstrap: str) -> None:
-        """Begins the coordination tree, unless there is one: where Kafka does not use ZooKeeper, ``serve`` does not.
-        Later starts do not depend on a broker that answers.
-        """
-        with closing(connect(self.broker.zookeeper)) as store:
-            record = read_cluster_record(store)
-        if record is not None and not record.making:
-            return
-        where = "--zookeeper", self.broker.zookeeper, "--bootstrap", bootstrap
-        ran = subprocess.run(
-            [sys.executable, "-m", "kafka_coord.cli.main", "init", *where], capture_output=True, text=True, check=False
-        )
-        if ran.returncode:
-            raise DevClusterError(f"kafka-coord init failed: {ran.stderr.strip()}")
 
     def command(self) -> tuple[str, ...]:
         """Returns the command line of the process."""
@@ -102,7 +101,7 @@ class Coordinator:
         if not await_no_ephemeral(self.broker.zookeeper, registration, _REGISTRATION_TIMEOUT_S):
             raise DevClusterError(f"{self.name}: another process holds {registration}; stop that process first")
         if self.broker.bootstrap:
-            self._init(self.broker.bootstrap)
+            begin_tree(self.broker.zookeeper, self.broker.bootstrap)
         self.process.command = self.command()
         self.process.start()
 

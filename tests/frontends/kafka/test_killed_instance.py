@@ -33,8 +33,9 @@ log some 100 lines a second. aiokafka repeats FindCoordinator after 0.1 s, and l
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
-    with started(tmp_path / "servers", brokers=3, as_in_production=False) as made:
+def servers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Servers]:
+    kraft = request.config.option.kraft
+    with started(tmp_path / "servers", brokers=3, as_in_production=False, kraft=kraft) as made:
         TopicAdmin(made.broker.address).create(READ, PARTITIONS, replication=3)
         yield made
 

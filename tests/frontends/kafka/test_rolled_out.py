@@ -168,10 +168,13 @@ def interrupt(running: Started) -> None:
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("count", [20, 200])
-def test_a_cluster_is_rolled_out_and_left_again_as_the_page_says(tmp_path: Path, count: int) -> None:
+def test_a_cluster_is_rolled_out_and_left_again_as_the_page_says(
+    tmp_path: Path, count: int, request: pytest.FixtureRequest
+) -> None:
+    options = {"brokers": 3, "as_in_production": False, "kraft": request.config.option.kraft}
     light, first = [f"light-{number:03}" for number in range(count - len(LIBRARIES))], count // 8
     with ExitStack() as ends:
-        servers = ends.enter_context(servers_started(tmp_path / "servers", brokers=3, as_in_production=False))
+        servers = ends.enter_context(servers_started(tmp_path / "servers", **options))
         store = connect(servers.zookeeper)
         ends.callback(store.close)
         at_brokers = Place(servers.cluster.bootstrap_servers, servers.cluster.bootstrap_servers)

@@ -11,9 +11,8 @@ from pathlib import Path
 from kafka_coord.dev.bench.kafka_groups.client import RawClient
 from kafka_coord.dev.bench.kafka_groups.members import await_coordinator
 from kafka_coord.dev.bench.usage import memory_mib
-from kafka_coord.dev.cluster.coordinator import serve_beside
+from kafka_coord.dev.cluster.coordinator import begin_tree, serve_command
 from kafka_coord.dev.cluster.kafka import Broker, KafkaCluster, KafkaSettings
-from kafka_coord.dev.cluster.ports import LOOPBACK
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
@@ -52,12 +51,10 @@ class KafkaInstance:
 
     def __init__(self, directory: Path, broker: Broker, *, holds: bool) -> None:
         self.broker = broker
-        self.address = f"{LOOPBACK}:{broker.instance_port}"
+        self.address = broker.instance_address
         self.log = directory / f"instance-{broker.broker_id}.log"
-        behind = f"{LOOPBACK}:{broker.listener_port}"
         command = [
-            *serve_beside(broker.broker_id, broker.zookeeper),
-            *("--listen-kafka", self.address, "--broker-listener", behind),
+            *serve_command(broker),
             *("--kafka-initial-rebalance-delay-ms", _FIRST_DELAY_MS),
             "--kafka-hold-heartbeats" if holds else "--no-kafka-hold-heartbeats",
         ]
@@ -94,12 +91,14 @@ class Servers:
 
 @contextmanager
 def started(
-    directory: Path, brokers: int = 1, *, holds: bool = True, as_in_production: bool = True
+    directory: Path, brokers: int = 1, *, holds: bool = True, as_in_production: bool = True, kraft: bool = False
 ) -> Iterator[Servers]:
     """Starts all servers. With a single broker, waits until its instance coordinates every group. With ``holds``, the
-    instances hold heartbeats. Only with ``as_in_production`` is the brokers' code compiled fully."""
+    instances hold heartbeats. Only with ``as_in_production`` is the brokers' code compiled fully. With
+    ``kraft``, they run Kafka 4.3."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = KafkaSettings(
+        kraft=kraft,
         replication=brokers,
         heap_mb=512,
         for_instances=True,
@@ -113,6 +112,8 @@ def started(
         cluster = running.enter_context(
             KafkaCluster(directory, zookeeper.connect_string, brokers=brokers, settings=settings)
         )
+        if kraft:
+            begin_tree(cluster.zookeeper, cluster.bootstrap_servers)
         instances = {broker.broker_id: KafkaInstance(directory, broker, holds=holds) for broker in cluster.brokers}
         for instance in instances.values():
             running.callback(instance.process.stop)
