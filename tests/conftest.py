@@ -65,8 +65,8 @@ _serves_instances = False
 _SPARK = "spark"
 """Tests that start Spark applications. One process runs them, because two applications at once would slow each other
 down too much."""
-_BROKERS = "brokers"
-"""Tests that share :func:`three_brokers`. One process runs them, so that no other starts these brokers."""
+_BROKERS, _CONSUMERS = "brokers", "consumers"
+"""Tests that share :func:`three_brokers`, in halves. One process runs each, so that no other starts these brokers."""
 _CONTAINERS = "containers"
 """Tests with containers share one ensemble."""
 _REAL_CLUSTER = "real cluster"
@@ -74,11 +74,13 @@ _REAL_CLUSTER = "real cluster"
 _WHEELS = "wheels"
 """Tests of the wheels, which are built once."""
 _FRONT = "tests/frontends/kafka/"
-"""One process runs the tests of the Kafka front end, because they share its servers."""
+_FRONT_FROM_O = "the Kafka front end, from o"
+"""Two processes run the tests of the Kafka front end, which share its servers, half by half."""
 _OWN_SERVERS = (f"{_FRONT}test_security.py", f"{_FRONT}test_trouble.py")
 """Tests of the front end that do not."""
 _ORDER = (
-    *(_FRONT, _BROKERS, _SPARK, "tests/chaos/test_smoke.py", _WHEELS, "tests/dev/test_cluster.py"),
+    *(_FRONT, _FRONT_FROM_O, _BROKERS, _CONSUMERS, _SPARK, _WHEELS, "tests/chaos/test_smoke.py"),
+    "tests/dev/test_cluster.py",
     *("tests/trouble/test_every_znode.py", "tests/demo/test_demo.py", *_OWN_SERVERS),
     *("tests/simulation/test_histories.py", "tests/simulation/groups/test_groups.py", "tests/zk/test_session.py"),
     *("tests/simulation/test_mutations.py", "tests/model/test_hostile_values.py"),
@@ -88,10 +90,10 @@ _IN_GROUP = {
     _CONTAINERS: ("tests/containers/",),
     _REAL_CLUSTER: ("tests/testing/",),
     _WHEELS: ("tests/packaging/test_environments.py", "tests/packaging/test_distributions.py"),
+    _CONSUMERS: ("tests/consumer/", "tests/spark/test_trouble.py", "tests/dev/test_kafka.py"),  # no Spark starts there
     _BROKERS: (
-        "tests/spark/test_trouble.py",  # these start no Spark
-        *("tests/consumer/", "tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
-        *("tests/cli/test_with_kafka.py", "tests/dev/test_kafka.py", "tests/monitor/test_lag.py"),
+        *("tests/end_to_end/", "tests/compatibility/", "tests/third_party/"),
+        *("tests/cli/test_with_kafka.py", "tests/monitor/test_lag.py"),
         *("tests/monitor/dashboard/test_browser.py", "tests/frontends/kafka/test_rolling.py"),
     ),
     _SPARK: (
@@ -108,7 +110,13 @@ def _group(nodeid: str) -> str:
         if nodeid.startswith(begins):
             return group
     file = nodeid.partition("::")[0]
-    return _FRONT if file.startswith(_FRONT) and file not in _OWN_SERVERS else file
+    if not file.startswith(_FRONT) or file in _OWN_SERVERS:
+        return file
+    return _FRONT if file < f"{_FRONT}test_o" else _FRONT_FROM_O
+
+
+def _of_front(item: pytest.Item) -> bool:
+    return _group(item.nodeid) in {_FRONT, _FRONT_FROM_O}
 
 
 def _rank(item: pytest.Item) -> tuple[int, bool]:
@@ -155,8 +163,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_rank)
     if _kraft:  # the listener's tests share the brokers of the others, and come last, because they leave a groups log
         global _serves_instances  # noqa: PLW0603 - set once for the run
-        _serves_instances = any(_group(item.nodeid) == _FRONT for item in items)
-        items.sort(key=lambda item: _group(item.nodeid) == _FRONT)
+        _serves_instances = any(_of_front(item) for item in items)
+        items.sort(key=_of_front)
 
 
 class _ByGroup(LoadScopeScheduling):
