@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from kafka_coord.dev.cluster.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import Broker, KafkaCluster
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import NodeExists
@@ -62,13 +63,25 @@ def feed(kafka_cluster: KafkaCluster) -> Iterator[Feed]:
     TopicAdmin(kafka_cluster.bootstrap_servers).delete(TOPIC_READ)
 
 
+def restart(broker: Broker, addresses: tuple[str, str] | None) -> None:
+    """Restarts a broker with the second listener at these addresses, or without it: in KRaft mode, listeners stand in
+    ``server.properties`` alone."""
+    broker.settings = dataclasses.replace(broker.settings, for_instances=addresses is not None)
+    if addresses is not None:
+        broker.instance_port, broker.listener_port = (int(one.rpartition(":")[2]) for one in addresses)
+    broker.stop()
+    broker.start()
+
+
 @contextlib.contextmanager
 def listener_for_instances(cluster: KafkaCluster) -> Iterator[dict[int, tuple[str, str]]]:
-    """Step 1: adds the second listener to every running broker. Returns the addresses of instance and broker, by broker
-    id."""
+    """Step 1: adds the second listener to every broker, while it runs if it can. Returns the addresses of instance and
+    broker, by broker id."""
     addresses = {
         broker.broker_id: (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for broker in cluster.brokers
     }
+    before = {broker.broker_id: (broker.instance_address, broker.listener_address) for broker in cluster.brokers}
+    had_one, kraft = cluster.brokers[0].settings.for_instances, cluster.brokers[0].settings.kraft
     for broker in cluster.brokers:
         instance, behind = addresses[broker.broker_id]
         values = (
@@ -76,12 +89,18 @@ def listener_for_instances(cluster: KafkaCluster) -> Iterator[dict[int, tuple[st
             f"PLAINTEXT://{broker.address},COORD://{instance}",
             "PLAINTEXT:PLAINTEXT,COORD:PLAINTEXT",
         )
-        alter(cluster, broker.broker_id, dict(zip(SETTINGS, values, strict=True)))
+        if kraft:
+            restart(broker, addresses[broker.broker_id])
+        else:
+            alter(cluster, broker.broker_id, dict(zip(SETTINGS, values, strict=True)))
     try:
         yield addresses
     finally:
         for broker in cluster.brokers:
-            alter(cluster, broker.broker_id, dict.fromkeys(SETTINGS))
+            if kraft:
+                restart(broker, before[broker.broker_id] if had_one else None)
+            else:
+                alter(cluster, broker.broker_id, dict.fromkeys(SETTINGS))
 
 
 def _is_registered(registration: InstanceRegistration) -> bool:
