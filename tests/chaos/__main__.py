@@ -182,11 +182,13 @@ def lag(directories: tuple[Path, ...], output: Path, every_s: int) -> None:
 def _judge(directory: Path) -> None:
     from tests.chaos.judge import judge as judged
     from tests.chaos.judge import write_report
+    from tests.chaos.judge.report import EVENTS_TITLE, REPORT_PAGE
 
     _audit(directory)
     report = judged(directory)
     write_report(report, directory)
-    click.echo((directory / "report.md").read_text(encoding="utf-8"))
+    page, events, _ = (directory / REPORT_PAGE).read_text(encoding="utf-8").partition(EVENTS_TITLE)
+    click.echo(f"{page}{events}: see {directory / REPORT_PAGE}")
     if not report.held:
         raise VerificationFailed(f"an invariant was broken: see {directory / 'report.md'}")
 

@@ -3,6 +3,7 @@ killed."""
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -30,6 +31,7 @@ _SESSION_MS = 45_000
 """The default of clients. A group is frozen for a third of it at most."""
 _ANSWERED_S = 60.0
 _CALM_S = 1.0
+_LEAVES_EVERY = 10
 _TRIES, _AGAIN_S = 60, 1.0
 _KILLED_WITHIN_S = 0.6
 """Within this time after the request, an instance is killed: a move without a kill takes about as long."""
@@ -37,9 +39,9 @@ _KILLED_WITHIN_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class MovesOptions:
-    """The group is taken over and given back ``times`` times. Before each take-over, a member leaves and comes back. In
-    one of ``one_in`` moves, an instance is killed, and started again ``away_s`` later, as by a supervisor. The brokers
-    run Kafka 4.3 with ``kraft``."""
+    """The group is taken over and given back ``times`` times. Before each fifth take-over, a member leaves and comes
+    back. In one of ``one_in`` moves, an instance is killed, and started again ``away_s`` later, as by a supervisor. The
+    brokers run Kafka 4.3 with ``kraft``."""
 
     times: int = 100
     members: int = 10
@@ -95,7 +97,7 @@ class MovesRun(ChaosRun):
     def _course(self, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         for number in range(2 * self._moves.times):
             to = GroupKind.NATIVE if number % 2 else self._ours
-            if number % 2 == 0:
+            if number % _LEAVES_EVERY == 0:
                 self._restart_member(testbed, faults, watch)
             killed = None
             if self._moves.one_in and number % self._moves.one_in == self._moves.one_in - 1:
@@ -107,7 +109,7 @@ class MovesRun(ChaosRun):
             kill()
             self._require_settled(watch, f"after move {number + 1}")
             time.sleep(_CALM_S)
-            events.write(Kind.MOVED, f"group:{GROUP}", Phase.END, **detail, **told)
+            events.write(Kind.MOVED, f"group:{GROUP}", Phase.END, **detail, **told, load=os.getloadavg()[0])
             self._tell(f"move {number + 1} of {2 * self._moves.times}, to {to} {detail['killed']}: {told['message']}")
 
     def _restart_member(self, testbed: ChaosTestbed, faults: Faults, watch: Watch) -> None:

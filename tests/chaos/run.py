@@ -14,7 +14,6 @@ from pathlib import Path
 
 import confluent_kafka
 
-from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.errors import DevClusterError, KafkaCoordError
 from kafka_coord.groups.requests import await_answer, submit, withdraw
 from kafka_coord.model import Request, RequestType
@@ -98,7 +97,7 @@ class ChaosRun:
             ResourceWriter(options.directory) as resources,
             self._testbed() as testbed,
         ):
-            self._write_run()
+            self._write_run(testbed)
             testbed.set_up(self._parts, self._tell)
             faults = (ClientsFaults if self._of_clients or self._mixed else Faults)(testbed, events, self._tell)
             watch = ClientsWatch(testbed, events, resources, lambda actor: self._revive(faults, actor))
@@ -321,7 +320,7 @@ class ChaosRun:
             # the judge sees this in the events, so the run continues
             self._tell(f"NOT SETTLED within {_SETTLE_S:g} s {when}")
 
-    def _write_run(self) -> None:
+    def _write_run(self, testbed: ChaosTestbed) -> None:
         page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
         sessions = {"serve": SERVE_SESSION_MS, "kafka": KAFKA_SESSION_MS}
         sessions["consumer"] = max(part.session_timeout_ms for part in self._parts)
@@ -340,7 +339,7 @@ class ChaosRun:
                         "kafka_coord": version("kafka_coord"),
                         "python": platform.python_version(),
                         "kazoo": version("kazoo"),
-                        "kafka": KAFKA_VERSION,
+                        "kafka": testbed.broker.release.name.removeprefix("Kafka "),
                         "librdkafka": confluent_kafka.libversion()[0],
                     },
                     session_timeouts_ms=sessions,

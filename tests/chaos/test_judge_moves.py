@@ -22,7 +22,7 @@ def moving(clients_night: Night) -> Night:
 
 def ends(night: Night, at: float = 19, **said: Any) -> None:
     detail = {"to": "client-assigned", "killed": "", "result": "done", "message": "moved", "refused": [], "took_s": 0.4}
-    night.event(at, Kind.MOVED, "group:g", Phase.END, **detail | said)
+    night.event(at, Kind.MOVED, "group:g", Phase.END, **detail | {"load": 2.0} | said)
 
 
 def test_a_move_pauses_a_member_that_waits_for_its_commit(moving: Night) -> None:
@@ -31,6 +31,8 @@ def test_a_move_pauses_a_member_that_waits_for_its_commit(moving: Night) -> None
     assert of(report, Rule.MOVES).status is of(report, Rule.PAUSES).status is Status.HELD
     (move,) = report.moves
     assert move.paused_s == pytest.approx(0.1)
+    assert of(report, Rule.MOVES).checked == "1 moves, 0 with a kill, at loads of 2 to 2"
+    assert of(report, Rule.PAUSES).checked == "median 0.10 s, worst 0.10 s; without a kill 0.10 s, 0.10 s"
     assert list(table(report.moves))[2].startswith("| client-assigned |  | 1 | 0.10 s, 0.10 s |")
 
 

@@ -33,7 +33,8 @@ _MEDIAN_S, _WORST_S = 0.5, 3.0
 class Move:
     """A move, from its request at ``begin`` until the group was settled. ``paused_s`` is the longest time in which a
     member had no partitions, or waited for a commit, and ``silent_s`` that in which a member received no record: a
-    killed instance is also missing between members and its broker. ``killed`` is that instance."""
+    killed instance is also missing between members and its broker. ``killed`` is that instance. ``load`` is the
+    machine's load average at the end."""
 
     to: str
     killed: str
@@ -44,6 +45,7 @@ class Move:
     took_s: float
     paused_s: float
     silent_s: float
+    load: float
 
 
 def moves(records: Records) -> tuple[Move, ...]:
@@ -61,7 +63,7 @@ def moves(records: Records) -> tuple[Move, ...]:
         silent_s = max((_longest(one, begin, end.t) for one in times), default=0.0)
         paused_s = max((until - since for since, until in waits if begin < until <= end.t), default=0.0)
         done = told["result"] == "done"
-        after = (told["message"], told["refused"], told["took_s"], paused_s, silent_s)
+        after = (told["message"], told["refused"], told["took_s"], paused_s, silent_s, told["load"])
         found.append(Move(told["to"], told["killed"], begin, done, *after))
     return tuple(found)
 
@@ -77,23 +79,29 @@ def moved(found: Sequence[Move]) -> Ruling:
             findings.append(
                 ChaosFinding(Rule.MOVES, Severity.WARNING, f"move {number} to {one.to} {one.killed}".strip(), text)
             )
-    checked = f"{len(found)} moves, {sum(bool(one.killed) for one in found)} with a kill"
+    loads = [one.load for one in found] or [0.0]
+    kills = sum(bool(one.killed) for one in found)
+    checked = f"{len(found)} moves, {kills} with a kill, at loads of {min(loads):.0f} to {max(loads):.0f}"
     return ruling(Rule.MOVES, findings, checked=checked, exercised=bool(found))
 
 
 def paused(found: Sequence[Move]) -> Ruling:
     """Checks that members waited no longer than they may."""
-    waited = [one.paused_s for one in found]
-    middle_s, worst_s = (median(waited), max(waited)) if waited else (0.0, 0.0)
+    middle_s, worst_s = _both([one.paused_s for one in found])
+    calm = _both([one.paused_s for one in found if not one.killed])
     findings = [
         violation(Rule.PAUSES, "all moves", f"the {name} pause was {seconds:.2f} s, more than {most_s:g} s")
         for name, seconds, most_s in (("median", middle_s, _MEDIAN_S), ("longest", worst_s, _WORST_S))
         if seconds > most_s
     ]
-    told = f"median {middle_s:.2f} s, worst {worst_s:.2f} s"
+    told = f"median {middle_s:.2f} s, worst {worst_s:.2f} s; without a kill {calm[0]:.2f} s, {calm[1]:.2f} s"
     bound = f"median {_MEDIAN_S:g} s, worst {_WORST_S:g} s"
     figures = {"median_s": middle_s, "worst_s": worst_s}
     return ruling(Rule.PAUSES, findings, checked=told, bound=bound, exercised=bool(found), figures=figures)
+
+
+def _both(seconds: Sequence[float]) -> tuple[float, float]:
+    return (median(seconds), max(seconds)) if seconds else (0.0, 0.0)
 
 
 def table(found: Sequence[Move]) -> Iterator[str]:
@@ -104,7 +112,7 @@ def table(found: Sequence[Move]) -> Iterator[str]:
     for to, kills in kinds:
         those = [one for one in found if (one.to, bool(one.killed)) == (to, kills)]
         figures = ([one.paused_s for one in those], [one.silent_s for one in those], [one.took_s for one in those])
-        told = " | ".join(f"{median(one):.2f} s, {max(one):.2f} s" for one in figures)
+        told = " | ".join("{:.2f} s, {:.2f} s".format(*_both(one)) for one in figures)
         refused = Counter(_reason(text) for one in those for text in one.refused)
         why = "; ".join(f"{count} {text}" for text, count in refused.most_common()) or "none"
         yield f"| {to} | {'yes' if kills else ''} | {len(those)} | {told} | {why} |"

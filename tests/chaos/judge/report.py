@@ -17,6 +17,7 @@ from tests.chaos.judge.phases import table
 
 REPORT_PAGE = "report.md"
 REPORT_JSON = "report.json"
+EVENTS_TITLE = "## Events (seconds of the run, UTC of the logs)"
 _MOST_TOLD = 10
 
 
@@ -96,7 +97,7 @@ def _page(report: Report) -> Iterator[str]:
             yield from (f"{one.name}: doctor says", *(f"- {line}" for line in one.doctor), "")
     if report.moves:
         yield from ("## Moves", "", *table_of_moves(report.moves), "")
-    yield "## Events (seconds of the run, UTC of the logs)"
+    yield EVENTS_TITLE
     yield ""
     yield "```text"
     for event in report.events:

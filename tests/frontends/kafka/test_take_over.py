@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.frontends.kafka.moving import MoveRefused, Moves
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import GroupRecord, read_kinds
-from tests.cli.running import Run
-from tests.frontends.kafka.conftest import Front, end_term
+from tests.cli.running import Run, run
+from tests.conftest import brokers_of_a_run
+from tests.frontends.kafka.conftest import Front, elected, end_term, published, started
 from tests.frontends.kafka.records import (
     Worker,
     consumed,
@@ -87,6 +94,10 @@ def test_kip_848_members_are_taken_over_and_given_back_under_load(
 ) -> None:
     if not request.config.option.kraft:
         pytest.skip("Kafka 3.9 has no KIP-848")
+    _kip_848_members_move(front, topic, group, coord, monkeypatch)
+
+
+def _kip_848_members_move(front: Front, topic: str, group: str, coord: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     consumed(front.brokers, group, topic, 100, **KIP_848)
     with flowing(front, topic), working(front.bootstrap, group, topic, 3, "static-1", **KIP_848) as workers:
 
@@ -125,6 +136,68 @@ def test_kip_848_members_are_taken_over_and_given_back_under_load(
         eventually(lambda: kind(front, group) is GroupKind.NATIVE)
         eventually(lambda: read_kinds(front.store, [group])[group] == GroupRecord(GroupKind.NATIVE), within_s=60)
         goes_on(front.brokers)
+
+
+@contextmanager
+def with_policy(directory: Path, policy: str) -> Iterator[tuple[Front, Run]]:
+    """Brokers of their own with a policy for groups of both protocols."""
+
+    def brokers(
+        place: Path, zookeeper: str, count: int, settings: KafkaSettings
+    ) -> AbstractContextManager[KafkaCluster]:
+        properties = {"group.consumer.migration.policy": policy}
+        return brokers_of_a_run(place, zookeeper, count, dataclasses.replace(settings, properties=properties))
+
+    with started(directory, brokers) as front, elected(front, {}) as service, published(front.store, front.listeners):
+        eventually(lambda: service.leads)
+        yield front, partial(run, zookeeper=front.cluster.zookeeper)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("policy", ["disabled", "upgrade", "downgrade", "bidirectional"])
+def test_groups_move_whichever_protocols_the_brokers_let_members_mix(
+    tmp_path: Path, policy: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not request.config.option.kraft:
+        pytest.skip("Kafka 3.9 has no KIP-848")
+    with with_policy(tmp_path, policy) as (front, coord):
+        topic = filled(front)
+        _kip_848_members_move(front, topic, "of-kip-848", coord, monkeypatch)
+        _classic_members_move_beside_one_of_kip_848(front, topic, "of-both", coord, policy)
+
+
+def _classic_members_move_beside_one_of_kip_848(front: Front, topic: str, group: str, coord: Run, policy: str) -> None:
+    consumed(front.bootstrap, group, topic, 100)
+    with flowing(front, topic), working(front.bootstrap, group, topic, 2, "static-1") as workers:
+        newcomer = member(front.bootstrap, group, topic, **{"client.id": "newcomer"}, **KIP_848)
+
+        def is_let_in() -> bool | None:
+            try:
+                message = newcomer.poll(0.2)
+            except KafkaException as error:
+                return False if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND else None
+            refused = message is not None and message.error() is not None
+            return False if refused else bool(newcomer.assignment()) or None
+
+        found: list[bool | None] = []
+        eventually(lambda: found.append(is_let_in()) or found[-1] is not None, within_s=60)
+        assert found[-1] is (policy in {"upgrade", "bidirectional"})
+        if found[-1]:
+            for more in ((), ("--managed",)):
+                ran = coord("groups", "take-over", group, "--execute", *more)
+                assert "not all of its members use KIP-848; switch all of them first, or none" in ran.err
+        newcomer.close()
+        if policy == "upgrade":  # the brokers keep the group as one of KIP-848
+            eventually(lambda: have_all(workers), within_s=60)
+            ran = coord("groups", "take-over", group, "--execute")
+            assert "not all of its members use KIP-848; switch all of them first, or none" in ran.err
+            return
+        for verb, servers in (("take-over", front.bootstrap), ("give-back", front.brokers)):
+            eventually(lambda verb=verb: done(coord, verb, group), within_s=60)
+            known = [dict(one.committed) for one in workers]
+            eventually(lambda known=known: have_all(workers) and _go_on(workers, known), within_s=60)
+            never_lost(workers, servers, group, topic)
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
