@@ -506,7 +506,10 @@ class Moves:
                 if namesake.is_fenced:  # by an ended move, or by one that has begun meanwhile
                     await self._native.free(name)
                 elif namesake.has_consumers and any(one.member_type != _USES_KIP_848 for one in namesake.members):
-                    raise MoveRefused("not all of its members use KIP-848; switch all of them first, or none")
+                    raise MoveRefused(
+                        "not all of its members use KIP-848; switch all of them first, or none. If none does, the"
+                        " brokers' group.consumer.migration.policy forbids the way back: stop all of them once"
+                    )
                 elif namesake.has_consumers and namesake.members and not may_manage:
                     raise MoveRefused("its members use KIP-848, which only managed groups have here: use --managed")
                 elif namesake.described.group_state in {ClassicState.STABLE, ClassicState.EMPTY}:
