@@ -74,6 +74,8 @@ class TopicAdmin:
         self._timeout_s = timeout_s
         # a topic recreated within this time corrupts librdkafka's memory (ADR 11)
         settings = {"metadata.max.age.ms": 100, "log_level": 0}
+        # no answer takes longer, whatever the timeouts of the request
+        settings["socket.timeout.ms"] = round(max(timeout_s, 60.0) * 1000)
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, **settings})
 
     def create(
