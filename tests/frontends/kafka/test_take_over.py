@@ -63,6 +63,19 @@ def done(coord: Run, verb: str, group: str, *more: str) -> bool:
     return ran.code == 0
 
 
+def _taken_over(coord: Run, group: str, workers: list[Worker], *more: str) -> list[int]:
+    """Takes the group over, and returns how often the members had rebalanced before. After an attempt that was undone,
+    they join again."""
+    before: list[int] = []
+
+    def is_done() -> bool:
+        before[:] = [one.rebalances for one in workers]
+        return done(coord, "take-over", group, *more)
+
+    eventually(is_done, within_s=120)
+    return before
+
+
 def is_fenced(front: Front, group: str) -> bool:
     (only,) = members(front.brokers, group) or [""]
     return only.startswith("kafka-coord")
@@ -72,8 +85,7 @@ def test_a_group_is_taken_over_and_given_back_under_load(front: Front, topic: st
     consumed(front.brokers, group, topic, 100)
     with flowing(front, topic), working(front.bootstrap, group, topic, 3, "static-1") as workers:
         eventually(lambda: kind(front, group) is GroupKind.NATIVE)
-        before = [one.rebalances for one in workers]
-        eventually(lambda: done(coord, "take-over", group), within_s=60)
+        before = _taken_over(coord, group, workers)
         assert kind(front, group) is GroupKind.CLIENT_ASSIGNED
         known = [dict(one.committed) for one in workers]
         eventually(lambda: all(one.committed != then for one, then in zip(workers, known, strict=True)), within_s=30)
@@ -109,8 +121,7 @@ def _kip_848_members_move(front: Front, topic: str, group: str, coord: Run, monk
         assert kind(front, group) is GroupKind.NATIVE
         ran = coord("groups", "take-over", group, "--execute")
         assert "its members use KIP-848, which only managed groups have here: use --managed" in ran.err
-        before = [one.rebalances for one in workers]
-        eventually(lambda: done(coord, "take-over", group, "--managed"), within_s=60)
+        before = _taken_over(coord, group, workers, "--managed")
         assert kind(front, group) is GroupKind.MANAGED
         goes_on(front.bootstrap)
         assert [one.rebalances for one in workers] == before, "the members go on with their partitions"
