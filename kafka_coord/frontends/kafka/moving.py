@@ -902,7 +902,7 @@ def _assigned(one: Any) -> bytes:
     """Returns what a member is assigned, as classic members are told it."""
     if hasattr(one, "member_assignment"):
         return one.member_assignment  # type: ignore[no-any-return]
-    return encoded_assignment(sorted(partitions_of(one)))
+    return encoded_assignment(partitions_of(one.assignment))
 
 
 def _is_of_one_generation(namesake: Namesake, known: Mapping[str, Seen]) -> bool:
@@ -913,7 +913,7 @@ def _is_of_one_generation(namesake: Namesake, known: Mapping[str, Seen]) -> bool
     return all(
         one.member_type == _USES_KIP_848
         and one.member_epoch == described.group_epoch
-        and one.assignment == one.target_assignment
+        and partitions_of(one.assignment) == partitions_of(one.target_assignment)
         for one in namesake.members
     )
 

@@ -257,9 +257,9 @@ class BrokersConsumers:
         self.expire()
         form = message("ConsumerGroupDescribeResponse")
 
-        def assigned(partitions: Collection[int]) -> Any:
-            of_topic = form.struct("TopicPartitions")
-            part = of_topic(topic_id=self._topic_id(), topic_name=TOPIC, partitions=tuple(sorted(partitions)))
+        def assigned(partitions: Collection[int], *, reverse: bool = False) -> Any:
+            of_topic, numbers = form.struct("TopicPartitions"), tuple(sorted(partitions, reverse=reverse))
+            part = of_topic(topic_id=self._topic_id(), topic_name=TOPIC, partitions=numbers)
             return form.struct("Assignment")(topic_partitions=(part,) if partitions else ())
 
         members = tuple(
@@ -271,7 +271,8 @@ class BrokersConsumers:
                 client_host="/h",
                 subscribed_topic_names=(TOPIC,) if one.subscribes else (),
                 assignment=assigned(one.assigned),
-                target_assignment=assigned(self.targets.get(one.member_id, ())),
+                # the same in any other order, because the broker has sets
+                target_assignment=assigned(self.targets.get(one.member_id, ()), reverse=True),
                 member_type=one.kind,
             )
             for one in self.members.values()

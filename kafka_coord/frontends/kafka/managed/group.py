@@ -145,7 +145,7 @@ class ManagedGroups:
         asked, consumer = ManagedGroup(self, name, lambda: None), consumer_name(one.instance_id or one.member_id)
         registration = asked.registration(told, _legal_topics(topics), consumer, _Client(one.client_id, host, "", host))
         former = (name, consumer), one.member_id, one.instance_id is not None
-        held, process = PartitionSet.of(partitions_of(one)), process_of(one.member_id)
+        held, process = PartitionSet.of(partitions_of(one.assignment)), process_of(one.member_id)
         return Admitted(*former, self.terms.session_timeout_s, registration, held, process, ConsumerHeartbeat)
 
     async def resume(self, name: str, members: Sequence[Admitted], generation: int) -> None:
@@ -164,13 +164,11 @@ class ManagedGroups:
                 )
 
 
-def partitions_of(consumer: Any) -> list[TopicPartition]:
-    """Returns what a KIP-848 member is assigned, as the brokers describe it."""
-    return [
-        TopicPartition(one.topic_name, number)
-        for one in consumer.assignment.topic_partitions
-        for number in one.partitions
-    ]
+def partitions_of(assignment: Any) -> list[TopicPartition]:
+    """Returns the partitions of an assignment of a KIP-848 member, which the brokers describe in any order, sorted."""
+    return sorted(
+        TopicPartition(one.topic_name, number) for one in assignment.topic_partitions for number in one.partitions
+    )
 
 
 def process_of(member_id: str) -> str:
