@@ -14,14 +14,23 @@ from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.native import _BEAT as BEAT
-from kafka_coord.frontends.kafka.native import _WITH_THROTTLE, FENCE, LEFT, Kinds, NativeGroups, with_error
+from kafka_coord.frontends.kafka.native import (
+    _WITH_THROTTLE,
+    FENCE,
+    LEFT,
+    Kinds,
+    NativeGroups,
+    PassedOn,
+    with_error,
+)
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import partition_of
-from kafka_coord.wire.frames import RequestHeader, answer_start
+from kafka_coord.wire.frames import RequestHeader, answer_frame, answer_start
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import (
+    AT_REST,
     Acknowledged,
     GroupRecord,
     RecordChanged,
@@ -209,10 +218,11 @@ def test_an_instance_that_records_under_an_old_term_hears_that_it_was_deposed(st
 
 def test_only_a_record_that_is_read_now_says_that_a_group_is_at_rest(store: SimulatedStore) -> None:
     kinds = moving(store)
-    assert not asyncio.run(kinds.is_at_rest(GROUP))
+    with pytest.raises(RecordChanged):
+        asyncio.run(kinds.require(GROUP, AT_REST))
     record_kind(store, GROUP, fence(), kind=NATIVE, moving="")
     assert kinds.unsettled(PARTITION), "it has not heard yet"
-    assert asyncio.run(kinds.is_at_rest(GROUP))
+    asyncio.run(kinds.require(GROUP, AT_REST))
 
 
 def test_instances_acknowledge_with_what_they_have_seen(store: SimulatedStore) -> None:
@@ -263,7 +273,7 @@ async def given_up(frames: Sequence[tuple[str, str, str]]) -> tuple[set[str], se
         call = Call(RequestHeader(form.api_key or 0, 5, 1, "x"), form(group_id=GROUP, member_id=member_id), caller)
         if name in {"JoinGroup", "LeaveGroup"}:
             await native._gives_up(name, call)
-        native._begun(name, call, [GROUP])
+        native._begun(name, call, [GROUP], refused)
     return set(await kinds.given_up(GROUP)), set(await kinds.given_up(GROUP, LEFT))
 
 
@@ -287,26 +297,66 @@ def test_nothing_is_given_to_a_member_while_a_fence_is_in_the_brokers_group(
 ) -> None:
     """An instance without a session does not know that a group is being taken over, and nobody waits for it. The fence
     removes the members one by one, and the broker gives the others what a frozen one reads."""
-    assert asyncio.run(told(name, there)) == ([0, 0, 0] if is_given else [0, again, 0])
+    assert asyncio.run(told(name, there)) == ([0, 0] if is_given else [0, again])
+
+
+async def refused(_call: Call) -> Any:
+    return message("OffsetFetchResponse")(error_code=Error.NOT_COORDINATOR)
+
+
+@pytest.mark.parametrize(
+    ("there", "error"), [(("m-1", FENCE), 0), ((FENCE,), Error.NOT_COORDINATOR), ((), 0), (None, 0)]
+)
+def test_no_offset_is_told_of_a_group_in_which_the_fence_is_alone(there: Sequence[str] | None, error: int) -> None:
+    """The broker does not refuse to tell what was committed before the group was taken over."""
+    form = message("OffsetFetchRequest")
+    call = Call(RequestHeader(form.api_key or 0, 5, 1, "x"), form(group_id=GROUP, topics=()), OpenCaller("h"))
+    answer = message("OffsetFetchResponse")
+    frame = answer_frame(call.header, answer, answer())[4:]
+    change = Described(there)._begun("OffsetFetch", call, [GROUP], refused).change
+    assert change is not None
+    assert answer.decode(asyncio.run(change(frame)), 5, answer_start(answer, 5)).error_code == error
+
+
+def test_a_heartbeat_waits_until_a_take_over_has_ended() -> None:
+    """Only the brokers know whether the member's session goes on."""
+
+    async def play() -> tuple[bool, PassedOn | None]:
+        native, form = Described(()), message("HeartbeatRequest")
+        native._newest = newest  # type: ignore[method-assign]
+        call = Call(RequestHeader(form.api_key or 0, 4, 1, "x"), form(group_id=GROUP), OpenCaller("h"))
+        await native.kinds.record(GROUP, NATIVE, moving="a")
+        waiting = asyncio.create_task(native.passes("Heartbeat", call, refused))
+        await asyncio.sleep(0.05)
+        was_done = waiting.done()
+        await native.kinds.record(GROUP, NATIVE)
+        return was_done, await waiting
+
+    was_done, passed = asyncio.run(play())
+    assert not was_done
+    assert passed is not None
+
+
+async def newest(_name: str) -> int:
+    return 4
 
 
 async def told(name: str, there: Sequence[str] | None) -> list[int]:
-    """Returns the errors that a member is told whose assignment is none, some, and some while the group returns."""
+    """Returns the errors that a member is told whose assignment is none, and some."""
     native = Described(there)
     form = message(f"{name}Response")
     caller = OpenCaller("h")
     asked = message(f"{name}Request")
     call = Call(RequestHeader(asked.api_key or 0, 1, 1, "x"), asked(group_id=GROUP, member_id="m-1"), caller)
     errors = []
-    for is_given, fenced in ((False, ""), (True, ""), (True, "a")):
-        await native.kinds.record(GROUP, NATIVE, fenced=fenced)
+    for is_given in (False, True):
         answer: Any = form(error_code=0, assignment=b"x" if is_given else b"")
         if name == BEAT:
             part = form.struct("TopicPartitions")(topic_id=bytes(16), partitions=(0,))
             found = form.struct("Assignment")(topic_partitions=(part,) if is_given else ())
             answer = form(error_code=0, member_id="m-1", assignment=found)
         frame = bytes(form.encode(answer, 1, bytearray(answer_start(form, 1))))
-        change = native._begun(name, call, [GROUP]).change
+        change = native._begun(name, call, [GROUP], refused).change
         assert change is not None
         errors.append(int(form.decode(await change(frame), 1, answer_start(form, 1)).error_code))
     return errors

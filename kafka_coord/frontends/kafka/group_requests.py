@@ -150,7 +150,7 @@ class GroupCoordinator:
         call = Call(header, form.decode(frame, version, at), client)
         work = self._handlers[name]
         if self.native.may_concern(name, call):
-            if (passed := await self.native.passes(name, call)) is not None:
+            if (passed := await self.native.passes(name, call, work)) is not None:
                 return passed
             work = partial(self.native.answered, name, ours=work)
         self.client_assigned.tool_commits.asked(name, call)

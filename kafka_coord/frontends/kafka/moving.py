@@ -42,7 +42,7 @@ from kafka_coord.kafka.coordinators import (
 )
 from kafka_coord.model import CommittedOffset, GroupKind, Member, TopicPartition
 from kafka_coord.model.names import is_legal
-from kafka_coord.model.sequences import grouped, parts, some
+from kafka_coord.model.sequences import parts, some
 from kafka_coord.wire.consumer_protocol import encoded_assignment, encoded_subscription
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.kinds import AT_REST, GroupRecord, RecordChanged, Seen
@@ -63,7 +63,10 @@ _HELD_UP_S = 60.0
 _FENCED_WITHIN_S = 30.0
 _OFFSETS_AT_ONCE = 2_000
 _DESCRIBE, _FIND, _JOIN, _SYNC, _BEAT = (4, 5), 1, (5, 9), (3, 5), (3, 4)
-_COMMIT, _FETCH_STABLE, _DELETE = (7, 8), 7, 0
+_COMMIT, _FETCH_STABLE = (7, 8), 7
+_NO_OFFSET = CommittedOffset(-1)
+"""What a broker tells of a partition without a committed offset. A commit makes it do so, and unlike OffsetDelete, it
+is refused once another fence has replaced the one that commits."""
 _SHOWN = 10
 _CONSUMERS, _WITH_TYPES, _USES_KIP_848 = "ConsumerGroupDescribe", 1, 1
 """The first version of a response that tells the types of members, as brokers since 4.0 do, and one of these types."""
@@ -256,7 +259,7 @@ class Moves:
                     self._standing.add(name)
                     await asyncio.sleep(_BEATS_S)
                     await fence.beat()
-                except (BrokerError, MoveRefused) as error:
+                except (StoreError, MalformedValue, BrokerError, MoveRefused) as error:
                     log.info("cannot keep the fence group=%s: %s; trying again", name, error)
                     self._standing.discard(name)
                     if fence is not None:
@@ -272,9 +275,10 @@ class Moves:
         """Puts the fence into the namesake, and everybody else out. Returns once it is closed, durably.
 
         While a group has members, the broker lets a newcomer in at once, and not after the delay of a first generation.
-        So the fence joins before the others leave.
+        So the fence joins before the others leave. Whom this instance removes it must have seen before it read the
+        record again: it may no longer have to do with the group.
         """
-        fence = await self._new_fence(name)
+        record, fence = self._kinds.record_of(name) or AT_REST, await self._new_fence(name)
         try:
             if namesake is None or not namesake.described.members:
                 await fence.join((namesake is not None and namesake.kind) or CONSUMER_TYPE)
@@ -285,10 +289,11 @@ class Moves:
                 await fence.join(CONSUMER_TYPE, [_ASSIGNOR], _JOINED_WITHIN_S)
                 now: Namesake | None = namesake
                 while now is not None and now.has_consumers and now.members:  # somebody may still come
+                    await self._kinds.require(name, record)
                     await self._native.remove_consumers(node, name, now.members)
                     now = await self._namesake(name)
                 if now is not None and now.has_consumers:
-                    await self._native.leave(node, name, [("", FENCE)])
+                    await self._native.leave(node, name, fence.leaving)
                     fence.begins_anew()
                 await fence.join(CONSUMER_TYPE)
                 return fence
@@ -301,9 +306,11 @@ class Moves:
                         await fence.joined()
                     await asyncio.sleep(_CHECK_S)
                     now = await self._namesake(name)
+                await self._kinds.require(name, record)
                 await self._native.leave(node, name, leaving)
                 await fence.joined()
             else:
+                await self._kinds.require(name, record)
                 await self._native.leave(node, name, leaving)
                 known = namesake.protocol or self._group(name).protocol_name
                 if namesake.is_fenced and known:  # all that a broker knows of it after another one
@@ -441,9 +448,7 @@ class Moves:
             await self._kinds.record(name, GroupKind.NATIVE, frozen, moving="", fenced=move.removeprefix(UNDOING))
             return True
         await self._removed(name)
-        node = await self._instances.native_coordinator(name)
-        if node is not None:
-            await self._native.leave(node, name, [("", FENCE)])
+        await self._native.remove_fence(name, frozen)
         await self._kinds.record(name, GroupKind.NATIVE, frozen, moving="")
         return True
 
@@ -504,7 +509,7 @@ class Moves:
                 if self._groups.is_changing(name, or_writing=False):
                     raise MoveRefused("it is being changed; try again")
                 if namesake.is_fenced:  # by an ended move, or by one that has begun meanwhile
-                    await self._native.free(name)
+                    await self._native.remove_fence(name, AT_REST)
                 elif namesake.has_consumers and any(one.member_type != _USES_KIP_848 for one in namesake.members):
                     raise MoveRefused(
                         "not all of its members use KIP-848; switch all of them first, or none. If none does, the"
@@ -642,13 +647,15 @@ class Moves:
             namesake = await self._namesake(name)
             if namesake is not None and namesake.members:
                 raise MoveRefused("the brokers' group of this name has members; stop them first")
-            await self._kinds.record(name, record.kind, record, fenced=secrets.token_hex(8))
+            fenced = structs.replace(record, fenced=secrets.token_hex(8))
+            await self._kinds.record(name, record.kind, record, fenced=fenced.fenced)
+            record = fenced
             self._go_on(name)
         late = _now() + _FENCED_WITHIN_S
         while _now() < late:
             namesake = await self._namesake(name) if name in self._standing else None
             if namesake is not None and namesake.kind not in {kind, ""}:
-                await self._native.leave(namesake.node, name, [("", FENCE)])  # an empty group may have another type
+                await self._native.remove_fence(name, record)  # an empty group may have another type
                 await self._reentered(name, kind)
             elif namesake is not None and namesake.is_closed:
                 return kind
@@ -800,13 +807,9 @@ class Moves:
             node = await self._instances.native_coordinator(name)
             if node is None:
                 raise BrokerError("the brokers coordinate no groups")
-            more = [tp for tp in await self._offsets(node, name) if tp not in stored]
-            if more:  # the broker deletes offsets only while it can read what the members subscribe to
-                await fence.join(kind, ["range"])
-                await self._delete_offsets(node, name, more)
-                await fence.join(kind)
-            for part in parts(sorted(stored), _OFFSETS_AT_ONCE):
-                await fence.commit({tp: stored[tp] for tp in part})
+            wanted = {**dict.fromkeys(await self._offsets(node, name), _NO_OFFSET), **stored}
+            for part in parts(sorted(wanted), _OFFSETS_AT_ONCE):
+                await fence.commit({tp: wanted[tp] for tp in part})
             there = await self._offsets(node, name)
             if {tp: one.committed_offset for tp, one in there.items()} != {
                 tp: one.offset for tp, one in stored.items()
@@ -814,18 +817,6 @@ class Moves:
                 raise MoveRefused("its offsets were not written completely")
         finally:
             fence.close()
-
-    async def _delete_offsets(self, node: Node, name: str, gone: Sequence[TopicPartition]) -> None:
-        form = message("OffsetDeleteRequest")
-        of_topic, of_part = form.struct("OffsetDeleteRequestTopic"), form.struct("OffsetDeleteRequestPartition")
-        topics = tuple(
-            of_topic(name=topic, partitions=tuple(of_part(partition_index=one.partition) for one in found))
-            for topic, found in grouped(gone, lambda one: one.topic).items()
-        )
-        answer = await self._native.ask(node, "OffsetDelete", _DELETE, form(group_id=name, topics=topics))
-        codes = [part.error_code for topic in answer.topics for part in topic.partitions]
-        for code in (answer.error_code, *codes):
-            require_no_error(code, "old offsets of the brokers' group cannot be deleted")
 
     async def _released(self, name: str) -> None:
         """Ends a give-back: opens the namesake, and ends the fence once all members are seen there, or once those that
@@ -848,7 +839,7 @@ class Moves:
                         break
                     await asyncio.sleep(_SETTLE_CHECK_S)
                     namesake = await self._namesake(name)
-                await self._gone(name)
+                await self._gone(name, record)
                 await self._removed(name)
                 await self._kinds.record(name, GroupKind.NATIVE, record, fenced="")
             except RecordChanged:
@@ -859,12 +850,12 @@ class Moves:
             else:
                 return
 
-    async def _gone(self, name: str) -> None:
+    async def _gone(self, name: str, record: GroupRecord) -> None:
         """Ends the fence. Returns once that is durable, with the generation that follows: another broker would have the
         fence back, and its generation would wait for it."""
         while (namesake := await self._namesake(name)) is not None:
             if namesake.is_fenced:
-                await self._native.leave(namesake.node, name, [("", FENCE)])
+                await self._native.remove_fence(name, record)
             elif namesake.has_consumers or namesake.described.group_state in {ClassicState.STABLE, ClassicState.EMPTY}:
                 return
             await asyncio.sleep(_SETTLE_CHECK_S)

@@ -42,7 +42,7 @@ from kafka_coord.kafka.connection import (
 from kafka_coord.kafka.coordinators import Moving, require_no_error, unless_moving
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import LOG_PARTITIONS, partition_of
-from kafka_coord.wire.frames import answer_start
+from kafka_coord.wire.frames import answer_frame, answer_start
 from kafka_coord.wire.messages import Record, message
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import (
@@ -94,8 +94,9 @@ LEFT = " left"
 """What the stay of a fence is followed by where it is about members that do not come back."""
 _DESCRIBES = frozenset({"ConsumerGroupDescribe", "DescribeGroups"})
 _FETCH_OF_SEVERAL = 8
-_WAITING = frozenset({"DeleteGroups", "OffsetCommit", "OffsetDelete", "OffsetFetch"})
-"""Requests that wait while their group is frozen: clients do not repeat failed commits in their order (ADR 11)."""
+_WAITING = frozenset({"DeleteGroups", "Heartbeat", "OffsetCommit", "OffsetDelete", "OffsetFetch"})
+"""Requests that wait while their group is frozen: clients do not repeat failed commits in their order (ADR 11), and
+only the brokers know whether a member's session goes on."""
 _IN_TRANSACTIONS = frozenset({"AddOffsetsToTxn", "TxnOffsetCommit"})
 FENCE = "kafka-coord"
 """The group.instance.id and the protocol of the member that keeps others out of a namesake at the brokers (ADR 60)."""
@@ -108,6 +109,8 @@ _LOOKS, _LOOK_AGAIN_S = 20, 0.1
 _IN_FLIGHT_CHECK_S = _TOGETHER_S = 0.005
 _TOLD_WITHIN_S = _IDLE_S = 1.0
 _MOST_KNOWN, _MOST_MEMBERS = 100_000, 5_000
+_LENGTH = 4
+"""The length of a frame's length, in bytes."""
 _CONSUMERS = "ConsumerGroupDescribe"
 _DESCRIPTIONS: Mapping[str, Versions] = {"DescribeGroups": (4, 5), _CONSUMERS: (0, 1)}
 _LEAVE, _BEATS = (3, 5), (0, 1)
@@ -116,6 +119,8 @@ _NOT_REMOVED = "members cannot be removed from the brokers' group"
 _GONE = frozenset({Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID, Error.NONE})
 _ABSENT = frozenset({Error.GROUP_ID_NOT_FOUND, Error.UNSUPPORTED_VERSION})
 _FENCED = frozenset({Error.GROUP_ID_NOT_FOUND, Error.INCONSISTENT_GROUP_PROTOCOL})
+Ours = Callable[[Call], Awaitable[Any]]
+"""How the instances answer a request about groups that they coordinate."""
 
 
 class Kinds:
@@ -416,13 +421,14 @@ class Kinds:
         """Returns the partition's groups that are moving, or whose namesakes at the brokers are fenced."""
         return {name: one for name, one in self._of_partition(partition).groups.items() if one.moving or one.fenced}
 
-    async def is_at_rest(self, group: str) -> bool:
-        """Returns whether ZooKeeper says, now, that the group is native, not moving, and not fenced. Raises
+    async def require(self, group: str, expected: GroupRecord) -> None:
+        """Raises :class:`RecordChanged` unless the group's record in ZooKeeper is, now, the ``expected`` one,
         :class:`StoreError` and :class:`MalformedValue`."""
         record = self.record_of(group)
         if self._store is not None:
             record = await asyncio.to_thread(_read_now, self._store, group)
-        return record == AT_REST
+        if record != expected:
+            raise RecordChanged(f"the record of {group} has changed")
 
     def of_terms(self) -> dict[str, GroupRecord]:
         """Returns the records of the groups that this instance coordinates, or would if they were not native."""
@@ -566,8 +572,9 @@ class NativeGroups:
                 return True
         return not groups or call.client_id == FOR_BROKERS
 
-    async def passes(self, name: str, call: Call) -> PassedOn | None:
-        """Returns a token if the whole request goes to the broker as it came, else ``None``."""
+    async def passes(self, name: str, call: Call, ours: Ours) -> PassedOn | None:
+        """Returns a token if the whole request goes to the broker as it came, else ``None``. ``ours`` answers it if the
+        group turns out to be coordinated by the instances."""
         groups = _groups_of(name, call)
         for one in groups:
             await self.kinds.wait_known(one)
@@ -582,19 +589,20 @@ class NativeGroups:
         # nothing is awaited from here on: what is asked now holds until the request counts as passed on
         if self._is_frozen(call, groups) or not self._are_meant(call, groups):
             return None
-        return self._begun(name, call, groups)
+        return self._begun(name, call, groups, ours)
 
     def _are_meant(self, call: Call, groups: Sequence[str]) -> bool:
         return bool(groups) and all(self.is_meant(call, one) for one in groups)
 
-    def _begun(self, name: str, call: Call, groups: Sequence[str]) -> PassedOn:
+    def _begun(self, name: str, call: Call, groups: Sequence[str], ours: Ours) -> PassedOn:
         """Notes that a request is passed on. Of members, a take-over must know the generation and the timeouts."""
         if call.client_id == FOR_BROKERS:
             return PassedOn(Counter(), ())
         if name != "OffsetFetch" and hasattr(call.request, "group_id"):
             self._note(name, call)
         self._in_flight.update(groups)
-        return PassedOn(self._in_flight, groups, partial(self._changed, name, call) if name in _WITH_THROTTLE else None)
+        is_changed = name in _WITH_THROTTLE or _is_never_refused(name, call)
+        return PassedOn(self._in_flight, groups, partial(self._changed, name, call, ours) if is_changed else None)
 
     def _is_frozen(self, call: Call, groups: Iterable[str]) -> bool:
         """Returns whether the request must wait until a take-over of a group has ended."""
@@ -718,9 +726,12 @@ class NativeGroups:
 
     # --- fences that were left behind --------------------------------------------------------------------------------
 
-    async def _changed(self, name: str, call: Call, frame: bytes) -> bytes:
+    async def _changed(self, name: str, call: Call, ours: Ours, frame: bytes) -> bytes:
         form = message(f"{name}Response")
         told = form.decode(frame, call.version, answer_start(form, call.version))
+        if _is_never_refused(name, call):
+            other = await self._other_answer(name, call, _groups_of(name, call), ours, told)
+            return frame if other is None else answer_frame(call.header, form, other)[_LENGTH:]
         error = await self._told(name, call, told)
         return frame if error == told.error_code else with_error(name, frame, call.version, error)
 
@@ -748,24 +759,45 @@ class NativeGroups:
         """Returns whether the broker may give a member what it was assigned just now. It may not once a fence is in the
         group: then it gives away what members have that the fence has removed, and that are frozen, maybe at another
         instance. Only the broker knows that for sure. This instance may have lost its session, or have one only since
-        the freeze, so that nobody waits for it. A fence that waits for members to come back holds them up itself."""
-        record = self.kinds.record_of(group)
-        if record is not None and record.is_returning:
-            return True
+        the freeze, so that nobody waits for it."""
+
+        def may(ids: Sequence[tuple[str, str | None]]) -> bool:
+            return any(one == member_id for one, _ in ids) and all(instance_id != FENCE for _, instance_id in ids)
+
+        return await self._are_members(group, may)
+
+    async def _other_answer(self, name: str, call: Call, groups: Iterable[str], ours: Ours, told: Any) -> Any | None:
+        """Returns what the client gets instead of what the broker has ``told`` if one of the groups may be coordinated
+        by the instances, although the broker has answered as ever: the fence is alone. Like :meth:`_gives`. Our own
+        tools only show what they are told."""
+        has_failed = any(getattr(one, "error_code", 0) for one in (told, *getattr(told, "groups", ())))
+        if has_failed or not _is_never_refused(name, call) or call.client_id in {FOR_BROKERS, CLIENT_ID}:
+            return None
+
+        def are_theirs(ids: Sequence[tuple[str, str | None]]) -> bool:
+            return not ids or any(instance_id != FENCE for _, instance_id in ids)
+
+        if all(await asyncio.gather(*(self._are_members(one, are_theirs) for one in groups))):
+            return None
+        if name == "OffsetFetch":
+            return await ours(call)
+        return answers.per_partition(name, call.request.topics, Error.NOT_COORDINATOR)
+
+    async def _are_members(self, group: str, may: Callable[[Sequence[tuple[str, str | None]]], bool]) -> bool:
+        """Returns what the ids of the group's members say, or whether nobody can move the group. Asks the broker beside
+        this instance, for all who have asked by then."""
         if group not in self._looks:
             self._looks[group] = asyncio.create_task(self._look(group))
         try:
             found = await asyncio.shield(self._looks[group])
         except (NoCommonVersion, RightMissing):
-            return True  # nobody can move the group
+            return True
         except BrokerError as error:
             log.info("cannot find out whether the brokers' group is fenced group=%s: %s", group, error)
             return False
-        members = found.members if found is not None else ()
-        return any(one.member_id == member_id for one in members) and all(instance_of(one) != FENCE for one in members)
+        return may([(one.member_id, instance_of(one)) for one in (found.members if found is not None else ())])
 
     async def _look(self, group: str) -> Any | None:
-        """Asks the broker beside this instance, for all who have asked by then."""
         await asyncio.sleep(_TOGETHER_S)
         del self._looks[group]
         return await self.described((self._instances.broker_id, "", 0), group)
@@ -785,22 +817,22 @@ class NativeGroups:
 
     async def _freed(self, group: str) -> None:
         try:
-            await self.free(group)
+            await self.remove_fence(group, AT_REST)
             _remember(self._is_free, group, asyncio.get_running_loop().time())
         except (BrokerError, Moving, StoreError, MalformedValue) as error:
             log.info("cannot find out whether the brokers' group is fenced group=%s: %s", group, error)
 
-    async def free(self, group: str) -> None:
-        """Removes a fence that belongs to no move any more: a record that is read after the fence was seen says that
-        no move goes on, and that none has ended well. Only that fence leaves, not one that has replaced it. Raises
-        :class:`BrokerError`, :class:`Moving`, :class:`StoreError` and :class:`MalformedValue`."""
+    async def remove_fence(self, group: str, expected: GroupRecord) -> None:
+        """Removes the fence from the brokers' group, as somebody may who has found the ``expected`` record. Only the
+        fence that was seen before the record was read again leaves, even if this arrives late. Raises
+        :class:`BrokerError`, :class:`Moving`, :class:`StoreError` (:class:`RecordChanged`) and
+        :class:`MalformedValue`."""
         node = await self._instances.native_coordinator(group)
-        if node is None:
-            return
-        found = await self.described(node, group)
+        found = await self.described(node, group) if node is not None else None
         left = [(one.member_id, FENCE) for one in found.members if instance_of(one) == FENCE] if found else []
-        if left and await self.kinds.is_at_rest(group):
-            log.info("removing what an ended take-over has left in the brokers' group=%s", group)
+        if node is not None and left:
+            await self.kinds.require(group, expected)
+            log.info("removing the fence from the brokers' group=%s", group)
             await self.leave(node, group, left)
 
     async def described(self, node: Node, group: str) -> Any | None:
@@ -845,7 +877,7 @@ class NativeGroups:
 
     # --- requests about several groups -------------------------------------------------------------------------------
 
-    async def answered(self, name: str, call: Call, ours: Callable[[Call], Awaitable[Any]]) -> Any:
+    async def answered(self, name: str, call: Call, ours: Ours) -> Any:
         """Answers a request of which the broker answers a part, in the name of the client. ``ours`` answers the rest.
         Raises :class:`GroupError`, and :class:`OSError` as a request to the broker does."""
         request, lists = call.request, _list_of(name, call)
@@ -854,12 +886,16 @@ class NativeGroups:
         if not any(are_theirs):
             return await self._with_unmet(name, call, await ours(call))
         if lists is None:
-            return await self._answered_whole(name, call, groups)
+            return await self._answered_whole(name, call, groups, ours)
         asked, told = lists
         sides: dict[bool, list[Any]] = {True: [], False: []}
         for is_theirs, element in zip(are_theirs, getattr(request, asked), strict=True):
             sides[is_theirs].append(element)
         theirs = await self._ask(name, call, _with(request, asked, sides[True]))
+        meant = [group for group, is_theirs in zip(groups, are_theirs, strict=True) if is_theirs]
+        other = await self._other_answer(name, call, meant, ours, theirs)
+        if other is not None:
+            return other
         if sides[False]:
             mine = await ours(Call(call.header, _with(request, asked, sides[False]), call.client))
             await self._with_unmet(name, call, mine)
@@ -887,20 +923,21 @@ class NativeGroups:
             told.groups = tuple(found.get(one.group_id, one) for one in told.groups)
         return told
 
-    async def _answered_whole(self, name: str, call: Call, groups: Sequence[str]) -> Any:
+    async def _answered_whole(self, name: str, call: Call, groups: Sequence[str], ours: Ours) -> Any:
         """Answers a request about one group in a version that the broker does not know."""
         if name in _GIVE_UP:
             await self._gives_up(name, call)
         if name != "OffsetFetch" and self._is_frozen(call, groups):
-            raise Loading
-        passed = self._begun(name, call, groups)
+            raise GroupError(Error.NOT_COORDINATOR) if name in _WAITING else Loading
+        passed = self._begun(name, call, groups, ours)
         try:
             answer = await self._ask(name, call, call.request)
-            if passed.change is not None:
+            if passed.change is not None and name in _WITH_THROTTLE:
                 answer.error_code = await self._told(name, call, answer)
         finally:
             passed.end()
-        return answer
+        other = await self._other_answer(name, call, groups, ours, answer)
+        return answer if other is None else other
 
     async def _newest(self, name: str) -> int:
         """Returns the newest version of a request that the broker and this instance support, or -1 if there is none.
@@ -1133,6 +1170,12 @@ def _check(code: int) -> None:
 
 def _list_of(name: str, call: Call) -> tuple[str, str] | None:
     return None if name == "OffsetFetch" and call.version < _FETCH_OF_SEVERAL else _LISTS.get(name)
+
+
+def _is_never_refused(name: str, call: Call) -> bool:
+    """Returns whether the broker answers the request as ever while the fence keeps everybody out of the group: it does
+    not ask who fetches offsets or, unless that is said, who commits them in a transaction."""
+    return name == "OffsetFetch" or (name == "TxnOffsetCommit" and not getattr(call.request, "member_id", ""))
 
 
 def _groups_of(name: str, call: Call) -> Sequence[str]:

@@ -23,6 +23,7 @@ from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups
 from kafka_coord.frontends.kafka.moving import MoveRefused
 from kafka_coord.frontends.kafka.native import FENCE, Kinds, NativeGroups, PassedOn
+from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import Claimed
 from kafka_coord.model import GroupKind
@@ -33,7 +34,7 @@ from kafka_coord.zk.kinds import GroupRecord, decode_kinds, read_kinds
 from kafka_coord.zk.store import GetData
 from kafka_coord.zk.store import Node as Data
 from tests.frontends.kafka.callers import NoManagedGroups
-from tests.simulation.groups.clients import GROUP, SESSION_MS, Elsewhere
+from tests.simulation.groups.clients import GROUP, SESSION_MS, TOPIC, Elsewhere
 from tests.simulation.groups.history import BROKERS, simulated_wire, violation
 from tests.simulation.groups.instances import FIRST_TREE, LIMITS, LOOK_S, Instance, Network, Registry, Znode
 from tests.simulation.groups.judge import InvariantBroken
@@ -54,6 +55,7 @@ HERE = partition_of(GROUP)
 _SESSION_S = 1.5
 _JOIN_S = 10.0
 _LONGEST_S = 70.0
+_LATE_S = 12.0
 _LIMITS = dataclasses.replace(LIMITS, least_session_s=SESSION_MS / 1000, max_session_timeout_s=_LONGEST_S)
 """Every term waits for each member as long as its session, as Kafka does, and for one whose timeouts nobody knows as
 long as any may have."""
@@ -665,6 +667,46 @@ class HeldHistory(ChangedHistory):
     def _member_ids(self, front: Front) -> set[str]:
         machine = front.manager.group(GROUP)
         return set(machine.metadata.members) if machine is not None else set()
+
+
+class LateHistory(ChangedHistory):
+    """Without faults: what an instance sends to remove an offset from the brokers' group arrives after another instance
+    has given the group back, and its client has committed again."""
+
+    def _begin(self) -> None:
+        self._deposed: Front | None = None
+        self._is_late = False
+        self.readers.append(self.reader(self, "own-0", own=0))
+
+    async def at_broker(self, front: Instance, broker: int, frame: bytes) -> bytes:
+        name, _ = LOCAL[int.from_bytes(frame[:2], "big")]
+        self._is_late = front is self._deposed and name in {"OffsetCommit", "OffsetDelete"}
+        return await super().at_broker(front, broker, frame)
+
+    def _takes_s(self) -> float:
+        return _LATE_S if self._is_late else super()._takes_s()
+
+    def run(self) -> None:
+        self._run(self.world.now + _JOIN_S)
+        front, reader = self._moves(), self.readers[0]
+        self._client_dies(reader)
+        front.process.start(lambda: front.manager.delete_offsets(GROUP, [(TOPIC, 0)]))
+        self._run(self.world.now + 1.0)
+        self._deposed = front
+        front.process.start(lambda: self._moved(front))
+        while not self._is_late:
+            self._run(self.world.now + 0.1)
+        self._is_late = False
+        self._die(front.process)
+        self.log.move(next(one for one in BROKERS if one != front.broker))
+        self._run(self.world.now + 1.0)
+        while not self.moved["give_back"]:
+            self._moves()
+        self.judge.committed.clear()
+        self._client_returns(reader)
+        self._run(self.world.now + _LATE_S + self.calm_s)
+        self._restart(front.broker)
+        self._at_rest()
 
 
 def _is_at_rest(record: GroupRecord) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 from kafka_coord.frontends.kafka import client_assigned, groups, moving
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
-from kafka_coord.frontends.kafka.moving import Moves, Namesake
+from kafka_coord.frontends.kafka.moving import CONSUMER_TYPE, Fence, Moves, Namesake
 from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.kafka.coordinators import by_topic
 from tests.simulation.groups.planted import Patch, patched
 
 Patches = tuple[Patch, ...]
@@ -77,8 +78,8 @@ async def _at_once(*_arguments: Any) -> None: ...
 def _in_flight_not_counted() -> Patches:
     original = NativeGroups._begun
 
-    def begun(self: Any, name: str, call: Any, groups: Any) -> Any:
-        passed = original(self, name, call, groups)
+    def begun(self: Any, name: str, call: Any, groups: Any, ours: Any) -> Any:
+        passed = original(self, name, call, groups, ours)
         apart = replace(passed, in_flight=Counter(passed.groups))
         passed.end()
         return apart
@@ -186,6 +187,26 @@ def _given_back_twice() -> Patches:
     return ((Moves, "_record_of", record_of),)
 
 
+def _told_as_ever() -> Patches:
+    return ((NativeGroups, "_other_answer", _at_once),)
+
+
+def _offsets_deleted() -> Patches:
+    """A give-back removes offsets by OffsetDelete, while the fence's protocol allows that."""
+    original = Fence.commit
+
+    async def commit(self: Any, offsets: Any) -> None:
+        gone = [where for where, one in offsets.items() if one.offset < 0]
+        if gone:
+            await self.join(CONSUMER_TYPE, ["range"])
+            form = by_topic("OffsetDeleteRequest", self.group, dict.fromkeys(gone, 0), lambda _: {})
+            await self._connection.ask("OffsetDelete", 0, form)
+            await self.join(CONSUMER_TYPE)
+        await original(self, {where: one for where, one in offsets.items() if where not in gone})
+
+    return ((Fence, "commit", commit),)
+
+
 PLANTED: dict[str, Callable[[], Patches]] = {
     "offsets are read before the freeze": _offsets_read_early,
     "no fence joins": _no_fence,
@@ -202,6 +223,8 @@ PLANTED: dict[str, Callable[[], Patches]] = {
     "sessions end while nobody can be heard": _sessions_end_while_frozen,
     "what ends one change of a group ends them all": _marks_end_with_each_other,
     "a group that is given back is given back again": _given_back_twice,
+    "an instance tells offsets that were committed before a take-over it has not heard of": _told_as_ever,
+    "a give-back removes offsets by requests that nobody refuses": _offsets_deleted,
 }
 
 TELLING = {
@@ -213,8 +236,9 @@ TELLING = {
     "a give-back does not wait for commits": frozenset({"slow"}),
     "a newcomer is taken for a member that has not come back": frozenset({"namesake"}),
     "an undone take-over does not wait for its members": frozenset({"slow"}),
-    "what ends one change of a group ends them all": frozenset({"slow", "zookeeper"}),
+    "what ends one change of a group ends them all": frozenset({"kill", "zookeeper"}),
     "a group that is given back is given back again": frozenset({"slow"}),
+    "an instance tells offsets that were committed before a take-over it has not heard of": frozenset({"unheard"}),
 }
 """The faults that reveal a defect soon. Others would hide it, and the rest is found without any."""
 
