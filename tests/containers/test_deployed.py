@@ -1,6 +1,6 @@
 """What ``zk-docker/`` deploys, started: the clusters of the Compose files, and the unit under systemd.
 
-Their images are built first, which takes minutes the first time.
+Their images are built first, which takes minutes the first time. Without Compose 2, only the unit starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafka_coord.zk import connect, layout
 from tests.packaging.build import copy_sources
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.containers, pytest.mark.long, pytest.mark.timeout(3600)]  # the first builds take minutes
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(3600)]  # the first builds take minutes
 DEPLOYMENT = Path(__file__).resolve().parents[2] / "zk-docker"
 _PROXIES = [name for name in os.environ if name.lower() in {"http_proxy", "https_proxy", "no_proxy"}]
 _RIGHTS = [
@@ -77,7 +77,9 @@ def image(zookeeper_image: str, tmp_path_factory: pytest.TempPathFactory) -> str
     [
         pytest.param(["cluster.yml"], "kafka-coord-broker", [], id="zookeeper"),
         pytest.param(
-            ["cluster.yml", "kraft.yml"], "kafka-coord-broker-kraft", ["--build-arg", "KAFKA=4.3.0"], id="kraft"
+            *(["cluster.yml", "kraft.yml"], "kafka-coord-broker-kraft", ["--build-arg", "KAFKA=4.3.0"]),
+            id="kraft",
+            marks=pytest.mark.long,
         ),
     ],
 )
