@@ -171,12 +171,14 @@ def _managed_times(records: Records) -> Iterator[tuple[float, float]]:
 
 def _stored_elsewhere(story: _Story, begin: float, end: float) -> None:
     """Adds the commits that are not in the log because the group was managed: those that were acknowledged, and those
-    that were read although nobody was told. What is read afterwards must not be older."""
-    known = {one.offset for one in story.entries}
+    that were read although nobody was told. What is read afterwards must not be older. A client may commit again what
+    is in the log from before."""
+    known: dict[int | None, float] = {one.offset: one.seen for one in story.entries}
     stored = [
         Entry(one.low, one.acknowledged)
         for one in story.attempts
-        if begin <= one.acknowledged <= end and known.isdisjoint(range(one.low, one.high + 1))
+        if begin <= one.acknowledged <= end
+        and not any(known.get(offset, one.sent - 1) >= one.sent for offset in range(one.low, one.high + 1))
     ]
     for reading in story.readings:
         asked = [one.sent for one in story.attempts if one.low == reading.offset and one.sent <= reading.t]
