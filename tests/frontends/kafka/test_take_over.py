@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.frontends.kafka.moving import MoveRefused, Moves
@@ -167,7 +166,7 @@ def with_policy(directory: Path, policy: str) -> Iterator[tuple[Front, Run]]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("policy", ["disabled", "upgrade", "downgrade", "bidirectional"])
-def test_groups_move_whichever_protocols_the_brokers_let_members_mix(
+def test_kip_848_members_move_whichever_protocols_the_brokers_let_members_mix(
     tmp_path: Path, policy: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not request.config.option.kraft:
@@ -175,42 +174,6 @@ def test_groups_move_whichever_protocols_the_brokers_let_members_mix(
     with with_policy(tmp_path, policy) as (front, coord):
         topic = filled(front)
         _kip_848_members_move(front, topic, "of-kip-848", coord, monkeypatch)
-        _classic_members_move_beside_one_of_kip_848(front, topic, "of-both", coord, policy)
-
-
-def _classic_members_move_beside_one_of_kip_848(front: Front, topic: str, group: str, coord: Run, policy: str) -> None:
-    consumed(front.bootstrap, group, topic, 100)
-    with flowing(front, topic), working(front.bootstrap, group, topic, 2, "static-1") as workers:
-        refusals: list[KafkaError] = []
-
-        def hear(error: KafkaError | None) -> None:
-            if error is not None and (error.fatal() or error.code() == KafkaError.GROUP_ID_NOT_FOUND):
-                refusals.append(error)
-
-        newcomer = member(front.bootstrap, group, topic, **{"client.id": "newcomer", "error_cb": hear}, **KIP_848)
-
-        def is_answered() -> bool:
-            message = newcomer.poll(0.2)
-            hear(message.error() if message is not None else None)
-            return bool(newcomer.assignment() or refusals)
-
-        eventually(is_answered, within_s=60)
-        assert bool(newcomer.assignment()) is (policy in {"upgrade", "bidirectional"}), refusals
-        if newcomer.assignment():
-            for more in ((), ("--managed",)):
-                ran = coord("groups", "take-over", group, "--execute", *more)
-                assert "not all of its members use KIP-848; switch all of them first, or none" in ran.err
-        newcomer.close()
-        if policy == "upgrade":  # the brokers keep the group as one of KIP-848
-            eventually(lambda: have_all(workers), within_s=60)
-            ran = coord("groups", "take-over", group, "--execute")
-            assert "not all of its members use KIP-848; switch all of them first, or none" in ran.err
-            return
-        for verb, servers in (("take-over", front.bootstrap), ("give-back", front.brokers)):
-            eventually(lambda verb=verb: done(coord, verb, group), within_s=60)
-            known = [dict(one.committed) for one in workers]
-            eventually(lambda known=known: have_all(workers) and _go_on(workers, known), within_s=60)
-            never_lost(workers, servers, group, topic)
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
