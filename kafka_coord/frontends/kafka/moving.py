@@ -60,6 +60,7 @@ _BEGINS_AGAIN_S = 5.0
 _RESOLVES_AFTER_S = 2.0
 _JOINED_WITHIN_S = 60.0
 _HELD_UP_S = 60.0
+_HOLDS_S = 2 * FREEZE_S
 _FENCED_WITHIN_S = 30.0
 _OFFSETS_AT_ONCE = 2_000
 _DESCRIBE, _FIND, _JOIN, _SYNC, _BEAT = (4, 5), 1, (5, 9), (3, 5), (3, 4)
@@ -104,8 +105,13 @@ class Namesake(NamedTuple):
         return [one for one in self.described.members if instance_of(one) != FENCE]
 
     @property
+    def fence_id(self) -> str:
+        """The member id of the fence, or "" if it is not there."""
+        return next((one.member_id for one in self.described.members if instance_of(one) == FENCE), "")
+
+    @property
     def is_fenced(self) -> bool:
-        return len(self.members) < len(self.described.members)
+        return bool(self.fence_id)
 
     @property
     def is_closed(self) -> bool:
@@ -140,20 +146,33 @@ class Fence:
         if self.joining is not None:
             await self.joining
 
-    async def _join(self, kind: str, protocols: Collection[str], holds_s: float | None) -> None:
+    async def hold(self, kind: str, protocol: str, for_s: float) -> str:
+        """Returns a member id that nobody joins with: no generation begins before it leaves, or before so many seconds
+        have passed (KIP-394). Raises :class:`BrokerError`."""
+        asked = self._asked(kind, [protocol], for_s)
+        asked.group_instance_id, asked.session_timeout_ms = None, round(for_s * 1000)
+        told = await self._connection.ask("JoinGroup", _JOIN, asked)
+        if told.error_code != Error.MEMBER_ID_REQUIRED:
+            require_no_error(told.error_code, "the brokers' group cannot be held up")
+        return str(told.member_id)
+
+    def _asked(self, kind: str, protocols: Collection[str], rebalance_s: float) -> Any:
         form = message("JoinGroupRequest")
         of_protocol = form.struct("JoinGroupRequestProtocol")
         told = encoded_subscription() if kind == CONSUMER_TYPE else b""
         metadata = {**dict.fromkeys(protocols, told), FENCE: b""}
-        asked = form(
+        return form(
             group_id=self.group,
             group_instance_id=FENCE,
             member_id=self._who.get("member_id", ""),
             protocol_type=kind,
             protocols=tuple(of_protocol(name=name, metadata=data) for name, data in metadata.items()),
             session_timeout_ms=self._session_ms,
-            rebalance_timeout_ms=round((holds_s or _JOINED_WITHIN_S) * 1000),
+            rebalance_timeout_ms=round(rebalance_s * 1000),
         )
+
+    async def _join(self, kind: str, protocols: Collection[str], holds_s: float | None) -> None:
+        asked = self._asked(kind, protocols, holds_s or _JOINED_WITHIN_S)
         joined = await self._connection.ask("JoinGroup", _JOIN, asked, _JOINED_WITHIN_S)
         require_no_error(joined.error_code, "the fence cannot join the brokers' group")
         known = {"group_id": self.group, "group_instance_id": FENCE, "member_id": joined.member_id}
@@ -213,6 +232,8 @@ class Moves:
         """What goes on in the namesakes that are fenced."""
         self._standing: set[str] = set()
         """The groups whose fences have joined."""
+        self._held: dict[str, list[tuple[str, None]]] = {}
+        """The member ids that hold up namesakes."""
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
@@ -272,54 +293,102 @@ class Moves:
                 fence.close()
 
     async def _entered(self, name: str, namesake: Namesake | None) -> Fence:
-        """Puts the fence into the namesake, and everybody else out. Returns once it is closed, durably.
-
-        While a group has members, the broker lets a newcomer in at once, and not after the delay of a first generation.
-        So the fence joins before the others leave. Whom this instance removes it must have seen before it read the
-        record again: it may no longer have to do with the group.
+        """Puts the fence into the namesake, and everybody else out. Returns once it is closed, durably. Whom this
+        instance removes it must have seen before it read the record again: it may no longer have to do with the group.
         """
-        record, fence = self._kinds.record_of(name) or AT_REST, await self._new_fence(name)
+        record = self._kinds.record_of(name) or AT_REST
+        if namesake is not None and namesake.has_consumers and namesake.described.members:
+            return await self._entered_consumers(name, namesake, record)
+        protocol = "" if namesake is None else namesake.protocol or self._group(name).protocol_name or ""
+        if namesake is not None and namesake.described.members and protocol and not namesake.is_closed:
+            try:
+                async with asyncio.timeout(FREEZE_S):
+                    return await self._entered_alone(name, namesake, protocol, record)
+            except TimeoutError:
+                raise BrokerError("closing the brokers' group took too long") from None
+        if namesake is not None and namesake.members:
+            await self._kinds.require(name, record)
+            await self._native.leave(namesake.node, name, _leaving(namesake))
+        return await self._joined(name, (namesake is not None and namesake.kind) or CONSUMER_TYPE)
+
+    async def _joined(self, name: str, kind: str, fence: Fence | None = None) -> Fence:
+        fence = fence or await self._new_fence(name)
         try:
-            if namesake is None or not namesake.described.members:
-                await fence.join((namesake is not None and namesake.kind) or CONSUMER_TYPE)
-                return fence
-            node, others = namesake.node, namesake.members
-            if namesake.has_consumers:
-                # the broker makes it a classic group once the fence is alone, unless that is forbidden
-                await fence.join(CONSUMER_TYPE, [_ASSIGNOR], _JOINED_WITHIN_S)
-                now: Namesake | None = namesake
-                while now is not None and now.has_consumers and now.members:  # somebody may still come
-                    await self._kinds.require(name, record)
-                    await self._native.remove_consumers(node, name, now.members)
-                    now = await self._namesake(name)
-                if now is not None and now.has_consumers:
-                    await self._native.leave(node, name, fence.leaving)
-                    fence.begins_anew()
-                await fence.join(CONSUMER_TYPE)
-                return fence
-            leaving = [(one.member_id, one.group_instance_id) for one in others]
-            if others and namesake.protocol:
-                fence.begin(namesake.kind, [namesake.protocol])
-                now = namesake
-                while not (now is not None and now.is_fenced):
-                    if fence.joining is not None and fence.joining.done():
-                        await fence.joined()
-                    await asyncio.sleep(_CHECK_S)
-                    now = await self._namesake(name)
-                await self._kinds.require(name, record)
-                await self._native.leave(node, name, leaving)
-                await fence.joined()
-            else:
-                await self._kinds.require(name, record)
-                await self._native.leave(node, name, leaving)
-                known = namesake.protocol or self._group(name).protocol_name
-                if namesake.is_fenced and known:  # all that a broker knows of it after another one
-                    await fence.join(namesake.kind, [known])
-            await fence.join(namesake.kind)
+            await fence.join(kind)
         except (Exception, asyncio.CancelledError):
             fence.close()
             raise
         return fence
+
+    async def _entered_alone(self, name: str, namesake: Namesake, protocol: str, record: GroupRecord) -> Fence:
+        """Lets no generation begin before the fence is alone: it would give whoever comes meanwhile, behind the
+        brokers' plain listener, what the others read. A member id that nobody joins with holds it up. A fence is in the
+        namesake before the others leave: one without members would wait for the delay of a first generation."""
+        first, fence = await self._new_fence(name), await self._new_fence(name)
+        try:
+            for_s = max(_HOLDS_S, self._manager.limits.min_session_timeout_s)
+            held = self._held.setdefault(name, [])
+            held.append((await first.hold(namesake.kind, protocol, for_s), None))
+            first.begin(namesake.kind, [protocol])
+            now = seated = await self._seated(name, first, namesake)
+            while True:
+                await self._kinds.require(name, record)
+                await self._native.leave(seated.node, name, _leaving(now))
+                fence.begin(namesake.kind)
+                try:
+                    await self._seated(name, fence, seated)
+                    break
+                except BrokerError:  # it is refused while anybody else is there
+                    now = await self._still(name, seated)
+                    if not now.members:
+                        raise
+            await self._native.leave(seated.node, name, held)
+            self._held.pop(name, None)
+            await fence.joined()
+        except (Exception, asyncio.CancelledError):
+            fence.close()
+            raise
+        finally:
+            first.close()
+        return fence
+
+    async def _seated(self, name: str, fence: Fence, before: Namesake) -> Namesake:
+        """Waits until a fence that joins is in the namesake, which is returned, instead of the fence ``before``."""
+        while True:
+            has_joined = fence.joining is not None and fence.joining.done()
+            if has_joined:
+                await fence.joined()
+            now = await self._namesake(name)
+            if now is not None and now.node == before.node and now.fence_id not in {"", before.fence_id}:
+                return now
+            if has_joined:
+                raise BrokerError("the fence is no member of the brokers' group")
+            await asyncio.sleep(_CHECK_S)
+
+    async def _still(self, name: str, seated: Namesake) -> Namesake:
+        """Returns the namesake again. Another coordinator would know nothing of what holds it up."""
+        now = await self._namesake(name)
+        if now is None or (now.node, now.fence_id) != (seated.node, seated.fence_id):
+            raise BrokerError("the fence is no member of the brokers' group")
+        return now
+
+    async def _entered_consumers(self, name: str, namesake: Namesake, record: GroupRecord) -> Fence:
+        """The broker makes the group a classic one once the fence is alone, unless that is forbidden."""
+        fence = await self._new_fence(name)
+        try:
+            await fence.join(CONSUMER_TYPE, [_ASSIGNOR], _JOINED_WITHIN_S)
+            now: Namesake | None = namesake
+            while now is not None and now.has_consumers and now.members:  # somebody may still come
+                await self._kinds.require(name, record)
+                await self._native.remove_consumers(namesake.node, name, now.members)
+                now = await self._namesake(name)
+            if now is not None and now.has_consumers:
+                await self._native.leave(namesake.node, name, fence.leaving)
+                fence.begins_anew()
+        except (Exception, asyncio.CancelledError):
+            fence.close()
+            raise
+        return await self._joined(name, CONSUMER_TYPE, fence)
 
     async def _new_fence(self, name: str) -> Fence:
         node = await self._instances.native_coordinator(name)
@@ -656,20 +725,11 @@ class Moves:
             namesake = await self._namesake(name) if name in self._standing else None
             if namesake is not None and namesake.kind not in {kind, ""}:
                 await self._native.remove_fence(name, record)  # an empty group may have another type
-                await self._reentered(name, kind)
+                self._keep(name, self._kept(name, await self._joined(name, kind)))
             elif namesake is not None and namesake.is_closed:
                 return kind
             await asyncio.sleep(_SETTLE_CHECK_S)
         raise MoveRefused("the brokers' group of this name cannot be closed; look at the instance's log")
-
-    async def _reentered(self, name: str, kind: str) -> None:
-        fence = await self._new_fence(name)
-        try:
-            await fence.join(kind)
-        except (Exception, asyncio.CancelledError):
-            fence.close()
-            raise
-        self._keep(name, self._kept(name, fence))
 
     async def _given_back(self, name: str, kind: str) -> str:
         manager, record = self._manager, self._record_of(name, GroupKind.CLIENT_ASSIGNED)
@@ -882,6 +942,10 @@ def may_freeze_s(timeouts_s: Iterable[float]) -> float:
 
 def _longest_s(group: GroupMetadata) -> float:
     return max((max(one.session_timeout_s, one.rebalance_timeout_s) for one in group.members.values()), default=0.0)
+
+
+def _leaving(namesake: Namesake) -> list[tuple[str, str | None]]:
+    return [(one.member_id, one.group_instance_id) for one in namesake.members]
 
 
 def _who(members: Iterable[Any]) -> Counter[tuple[str, str | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -13,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
+from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.frontends.kafka.moving import MoveRefused, Moves
+from kafka_coord.frontends.kafka.native import NativeGroups
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.zk import layout
@@ -226,6 +230,33 @@ def test_a_member_behind_the_brokers_own_listener_is_named_and_nothing_is_change
             assert worker.rebalances <= before + 1
         finally:
             stranger.close()
+
+
+def test_a_member_that_comes_while_the_fence_enters_is_given_nothing(
+    front: Front, topic: str, group: str, coord: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, came = NativeGroups.leave, list[Consumer]()
+
+    async def after_somebody_came(self: NativeGroups, node: Node, name: str, leaving: Any) -> None:
+        if name == group and not came:
+            came.append(member(front.brokers, group, topic, **{"client.id": "stranger"}))
+            await asyncio.to_thread(lambda: [came[0].poll(0.1) for _ in range(10)])
+        await leave(self, node, name, leaving)
+
+    consumed(front.brokers, group, topic, 10)
+    with working(front.bootstrap, group, topic, 2) as workers:
+        eventually(lambda: len(members(front.brokers, group)) == len(workers))
+        with monkeypatch.context() as patched:
+            patched.setattr(NativeGroups, "leave", after_somebody_came)
+            eventually(lambda: done(coord, "take-over", group) or came, within_s=60)
+            (stranger,) = came
+            stranger.poll(0.1)
+            assert not stranger.assignment()
+            stranger.close()
+        eventually(lambda: done(coord, "take-over", group), within_s=60)
+        known = [dict(one.committed) for one in workers]
+        eventually(lambda: _go_on(workers, known), within_s=60)
+        never_lost(workers, front.bootstrap, group, topic)
 
 
 def test_nobody_can_join_the_namesake_of_a_group_that_was_taken_over(

@@ -133,6 +133,6 @@ class Process:
         """See :meth:`failures`."""
 
     def failures(self) -> list[str]:
-        """Returns the exceptions that its tasks have raised."""
+        """Returns the exceptions that its tasks have raised, and nobody has caught."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
-        return [f"{self.name}: {task.exception()!r}" for task in done if task.exception() is not None]
+        return [f"{self.name}: {task.exception()!r}" for task in done if task._log_traceback]

@@ -49,6 +49,15 @@ def _no_fence() -> Patches:
     return (Moves, "_entered", entered), (Namesake, "is_closed", property(lambda _self: True))
 
 
+def _nothing_held_up() -> Patches:
+    """The brokers begin a generation as soon as the members have left, with whoever has come beside the fence."""
+
+    async def hold(*_arguments: Any) -> str:
+        return ""
+
+    return ((Fence, "hold", hold),)
+
+
 def _fence_leaves() -> Patches:
     async def kept(self: Any, name: str, fence: Any) -> None:
         if fence is not None:
@@ -210,6 +219,7 @@ def _offsets_deleted() -> Patches:
 PLANTED: dict[str, Callable[[], Patches]] = {
     "offsets are read before the freeze": _offsets_read_early,
     "no fence joins": _no_fence,
+    "a generation begins while the fence enters": _nothing_held_up,
     "the fence leaves once the group is taken over": _fence_leaves,
     "an instance that has not heard is not waited for": _nobody_waited_for,
     "an instance acknowledges and passes requests on": _passes_on_while_frozen,

@@ -7,7 +7,14 @@ from collections import Counter
 import pytest
 
 from tests.simulation.groups.clients import SESSION_MS
-from tests.simulation.groups.moves import ChangedHistory, HeldHistory, LateHistory, play, played
+from tests.simulation.groups.moves import (
+    ChangedHistory,
+    HeldHistory,
+    LateHistory,
+    StrangerHistory,
+    play,
+    played,
+)
 from tests.simulation.groups.planted_moves import PLANTED, TELLING, planted
 
 pytestmark = [
@@ -35,8 +42,9 @@ FOUND_BY = {
 """The seeds that found the rarer defects. They run first, to save time."""
 WITHIN_SEEDS = 60
 WRITTEN = {
-    "sessions end while nobody can be heard": HeldHistory,
-    "a give-back removes offsets by requests that nobody refuses": LateHistory,
+    "sessions end while nobody can be heard": (HeldHistory, 0),
+    "a give-back removes offsets by requests that nobody refuses": (LateHistory, 0),
+    "a generation begins while the fence enters": (StrangerHistory, 4),
 }
 """The defects that a history finds which was written for them."""
 
@@ -48,9 +56,13 @@ def test_no_commit_is_lost_no_partition_has_two_readers_and_no_move_is_stuck() -
     assert min(moved["take_over"], moved["give_back"]) > SEEDS
 
 
-@pytest.mark.parametrize("history", WRITTEN.values())
-def test_what_was_wrong_once_does_not_happen_again(history: type[ChangedHistory]) -> None:
-    assert played(history(0))[0] == ""
+@pytest.mark.parametrize(("history", "seed"), WRITTEN.values())
+def test_what_was_wrong_once_does_not_happen_again(history: type[ChangedHistory], seed: int) -> None:
+    assert played(history(seed))[0] == ""
+
+
+def test_nobody_is_given_what_the_members_read_while_the_fence_enters() -> None:
+    assert [played(StrangerHistory(seed))[0] for seed in range(8)] == [""] * 8
 
 
 def test_requests_that_come_too_late_take_nothing_away() -> None:
@@ -75,6 +87,7 @@ def test_each_planted_defect_is_found(name: str) -> None:
     seeds = FOUND_BY.get(name, 0), *range(WITHIN_SEEDS)
     with planted(name):
         if name in WRITTEN:
-            assert played(WRITTEN[name](0))[0]
+            history, seed = WRITTEN[name]
+            assert played(history(seed))[0]
         else:
             assert any(play(seed, TELLING.get(name, frozenset()))[0] for seed in seeds)
