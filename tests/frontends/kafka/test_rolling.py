@@ -29,6 +29,9 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 GROUP, TOPIC_READ, PARTS = "rolled", "rolled", 3
+_STARTED_S = 180.0
+PATIENT = {"session.timeout.ms": 240_000}
+"""A broker that coordinates the group may be away for a restart."""
 SETTINGS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 
@@ -70,7 +73,7 @@ def restart(broker: Broker, addresses: tuple[str, str] | None) -> None:
     if addresses is not None:
         broker.instance_port, broker.listener_port = (int(one.rpartition(":")[2]) for one in addresses)
     broker.stop()
-    broker.start()
+    broker.start(_STARTED_S)
 
 
 @contextlib.contextmanager
@@ -136,13 +139,14 @@ def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[st
         TopicAdmin(cluster.bootstrap_servers).delete(TOPIC)
 
 
+@pytest.mark.timeout(900)
 def test_a_group_is_taken_over_and_given_back_while_its_consumer_runs_and_no_record_is_missed(
     kafka_cluster: KafkaCluster, store: Store, feed: Feed
 ) -> None:
     cluster, found = kafka_cluster, list[int]()
     coord = ("--zookeeper", cluster.zookeeper)
     with contextlib.ExitStack() as rolled_in:
-        before = Reader(cluster.bootstrap_servers, GROUP, TOPIC_READ, found)
+        before = Reader(cluster.bootstrap_servers, GROUP, TOPIC_READ, found, PATIENT)
         with before.reading():
             addresses = rolled_in.enter_context(listener_for_instances(cluster))
             servers = rolled_in.enter_context(instances(cluster, store, addresses))
@@ -159,7 +163,7 @@ def test_a_group_is_taken_over_and_given_back_while_its_consumer_runs_and_no_rec
                 assert read_kinds(store, [GROUP])[GROUP].kind is recorded
                 through.goes_on()
             eventually(lambda: not read_kinds(store, [GROUP])[GROUP].fenced)
-        after = Reader(cluster.bootstrap_servers, GROUP, TOPIC_READ, found)
+        after = Reader(cluster.bootstrap_servers, GROUP, TOPIC_READ, found, PATIENT)
         with after.reading():
             rolled_in.close()
             after.goes_on()
