@@ -689,8 +689,13 @@ class HeldHistory(ChangedHistory):
         self._run(self.world.now + _JOIN_S)
         front = self._moves()
         before = self._member_ids(front)
-        with front.coordinator.groups.change(GROUP):
+        groups = front.coordinator.groups
+        with groups.change(GROUP):
+            with groups.change(GROUP):
+                self._run(self.world.now + 0.1)
             self._run(self.world.now + 2 * SESSION_MS / 1000)
+            if not groups.is_changing(GROUP, or_writing=False):
+                raise InvariantBroken("one change of the group has ended another one")
         if self._member_ids(front) != before:
             raise InvariantBroken("a session has ended while nobody could be heard")
         self._run(self.world.now + self.calm_s)

@@ -246,7 +246,6 @@ TELLING = {
     "a give-back does not wait for commits": frozenset({"slow"}),
     "a newcomer is taken for a member that has not come back": frozenset({"namesake"}),
     "an undone take-over does not wait for its members": frozenset({"slow"}),
-    "what ends one change of a group ends them all": frozenset({"kill", "zookeeper"}),
     "a group that is given back is given back again": frozenset({"slow"}),
     "an instance tells offsets that were committed before a take-over it has not heard of": frozenset({"unheard"}),
 }
