@@ -151,6 +151,8 @@ class TopicAdmin:
             cause = self._refusal(ask())
             if cause is None:
                 return
+            if cause.code() == KafkaError._TIMED_OUT:
+                raise self._silent()
             if cause.code() < KafkaError.UNKNOWN:  # librdkafka's own errors: no broker, no answer
                 raise BrokerError(f"cannot {what}: {cause.str()} ({self.bootstrap_servers})")
             if cause.code() not in NO_CONTROLLER or time.monotonic() > deadline:
@@ -172,7 +174,10 @@ class TopicAdmin:
         try:
             future.result(self._timeout_s)
         except TimeoutError:  # librdkafka has not reported its own timeout yet
-            raise Timeout(f"no broker at {self.bootstrap_servers} answered within {self._timeout_s:.0f} s") from None
+            raise self._silent() from None
+
+    def _silent(self) -> Timeout:
+        return Timeout(f"no broker at {self.bootstrap_servers} answered within {self._timeout_s:.0f} s")
 
     def _await(self, condition: Callable[[ClusterView], bool], what: str) -> None:
         """Waits until ``condition`` holds for the metadata of every live broker."""

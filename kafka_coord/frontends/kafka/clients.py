@@ -235,6 +235,7 @@ class Clients:
         """Ends each connection once its requests have been answered, or after :data:`ANSWERED_WITHIN_S` seconds. Waits
         until all connections are closed, which takes little more than :data:`CLOSING_S` seconds more at most."""
         self._is_closed = True
+        await asyncio.sleep(_CHECK_S)  # until then, those that were being accepted have come, and been refused
         late = time.monotonic() + ANSWERED_WITHIN_S
         for client in list(self._open):
             client.end_when_answered()

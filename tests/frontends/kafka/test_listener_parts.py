@@ -69,10 +69,13 @@ def test_a_connection_that_cannot_be_checked_is_closed_and_the_others_are_checke
 
 def test_a_connection_that_arrives_while_the_listener_closes_is_closed_too() -> None:
     async def play() -> None:
-        front, transport = _Front(), _Transport()
+        front, transport, later = _Front(), _Transport(), _Transport()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, ClientConnection(front).connection_made, transport)  # type: ignore[arg-type]
         await front.clients.close()
-        ClientConnection(front).connection_made(transport)  # type: ignore[arg-type]
         assert transport.closed
+        ClientConnection(front).connection_made(later)  # type: ignore[arg-type]
+        assert later.closed
         assert not len(front.clients)
 
     asyncio.run(play())
