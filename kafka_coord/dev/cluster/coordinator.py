@@ -20,6 +20,7 @@ CoordinatorCommand = Callable[[Broker], Sequence[str]]
 
 # A killed instance stays registered until its session expires. On one machine, no sensible timeout is longer than this.
 _REGISTRATION_TIMEOUT_S = 40.0
+_INIT_S = 120.0
 
 
 def serve_command(broker: Broker) -> Sequence[str]:
@@ -50,7 +51,7 @@ def begin_tree(zookeeper: str, bootstrap: str) -> None:
     if record is not None and not record.making:
         return
     command = [sys.executable, "-m", "kafka_coord.cli.main", "init", "--zookeeper", zookeeper, "--bootstrap", bootstrap]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=_INIT_S, check=False)
     if ran.returncode:
         raise DevClusterError(f"kafka-coord init failed: {ran.stderr.strip()}")
 

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -313,11 +314,8 @@ class Moves:
 
     async def _joined(self, name: str, kind: str, fence: Fence | None = None) -> Fence:
         fence = fence or await self._new_fence(name)
-        try:
+        with _closed_if_it_fails(fence):
             await fence.join(kind)
-        except (Exception, asyncio.CancelledError):
-            fence.close()
-            raise
         return fence
 
     async def _entered_alone(self, name: str, namesake: Namesake, protocol: str, record: GroupRecord) -> Fence:
@@ -325,7 +323,7 @@ class Moves:
         brokers' plain listener, what the others read. A member id that nobody joins with holds it up. A fence is in the
         namesake before the others leave: one without members would wait for the delay of a first generation."""
         first, fence = await self._new_fence(name), await self._new_fence(name)
-        try:
+        with closing(first), _closed_if_it_fails(fence):
             for_s = max(_HOLDS_S, self._manager.limits.min_session_timeout_s)
             held = self._held.setdefault(name, [])
             held.append((await first.hold(namesake.kind, protocol, for_s), None))
@@ -345,11 +343,6 @@ class Moves:
             await self._native.leave(seated.node, name, held)
             self._held.pop(name, None)
             await fence.joined()
-        except (Exception, asyncio.CancelledError):
-            fence.close()
-            raise
-        finally:
-            first.close()
         return fence
 
     async def _seated(self, name: str, fence: Fence, before: Namesake) -> Namesake:
@@ -375,7 +368,7 @@ class Moves:
     async def _entered_consumers(self, name: str, namesake: Namesake, record: GroupRecord) -> Fence:
         """The broker makes the group a classic one once the fence is alone, unless that is forbidden."""
         fence = await self._new_fence(name)
-        try:
+        with _closed_if_it_fails(fence):
             await fence.join(CONSUMER_TYPE, [_ASSIGNOR], _JOINED_WITHIN_S)
             now: Namesake | None = namesake
             while now is not None and now.has_consumers and now.members:  # somebody may still come
@@ -385,9 +378,6 @@ class Moves:
             if now is not None and now.has_consumers:
                 await self._native.leave(namesake.node, name, fence.leaving)
                 fence.begins_anew()
-        except (Exception, asyncio.CancelledError):
-            fence.close()
-            raise
         return await self._joined(name, CONSUMER_TYPE, fence)
 
     async def _new_fence(self, name: str) -> Fence:
@@ -942,6 +932,15 @@ def may_freeze_s(timeouts_s: Iterable[float]) -> float:
 
 def _longest_s(group: GroupMetadata) -> float:
     return max((max(one.session_timeout_s, one.rebalance_timeout_s) for one in group.members.values()), default=0.0)
+
+
+@contextmanager
+def _closed_if_it_fails(fence: Fence) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, asyncio.CancelledError):
+        fence.close()
+        raise
 
 
 def _leaving(namesake: Namesake) -> list[tuple[str, str | None]]:

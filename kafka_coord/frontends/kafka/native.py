@@ -42,7 +42,7 @@ from kafka_coord.kafka.connection import (
 from kafka_coord.kafka.coordinators import Moving, require_no_error, unless_moving
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import LOG_PARTITIONS, partition_of
-from kafka_coord.wire.frames import answer_frame, answer_start
+from kafka_coord.wire.frames import answer_start
 from kafka_coord.wire.messages import Record, message
 from kafka_coord.zk import layout
 from kafka_coord.zk.kinds import (
@@ -109,8 +109,6 @@ _LOOKS, _LOOK_AGAIN_S = 20, 0.1
 _IN_FLIGHT_CHECK_S = _TOGETHER_S = 0.005
 _TOLD_WITHIN_S = _IDLE_S = 1.0
 _MOST_KNOWN, _MOST_MEMBERS = 100_000, 5_000
-_LENGTH = 4
-"""The length of a frame's length, in bytes."""
 _CONSUMERS = "ConsumerGroupDescribe"
 _DESCRIPTIONS: Mapping[str, Versions] = {"DescribeGroups": (4, 5), _CONSUMERS: (0, 1)}
 _LEAVE, _BEATS = (3, 5), (0, 1)
@@ -728,10 +726,11 @@ class NativeGroups:
 
     async def _changed(self, name: str, call: Call, ours: Ours, frame: bytes) -> bytes:
         form = message(f"{name}Response")
-        told = form.decode(frame, call.version, answer_start(form, call.version))
+        at = answer_start(form, call.version)
+        told = form.decode(frame, call.version, at)
         if _is_never_refused(name, call):
             other = await self._other_answer(name, call, _groups_of(name, call), ours, told)
-            return frame if other is None else answer_frame(call.header, form, other)[_LENGTH:]
+            return frame if other is None else bytes(form.encode(other, call.version, bytearray(frame[:at])))
         error = await self._told(name, call, told)
         return frame if error == told.error_code else with_error(name, frame, call.version, error)
 
