@@ -9,6 +9,7 @@ since the beginning of the night.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +79,7 @@ class Night:
         self._usage = ResourceWriter(directory)
         self._offsets = OffsetsWriter(directory)
         self._log = LogWriter(directory)
-        self._log_end = 0
+        self._log_ends = Counter[int]()
         self._journals: dict[str, ConsumerWriter] = {}
         self.run = Run(
             seed=7,
@@ -193,13 +194,25 @@ class Night:
         """An observer reads these offsets."""
         self.add(t, f"looked {t}", lambda: self._offsets.told(BEGAN + t - took, "g", offsets))
 
-    def appended(self, t: float, partition: TopicPartition, offset: int | None, *, gap: int = 0) -> None:
-        """The reader of the groups log receives this commit. ``gap`` records before it are missing."""
+    def appended(
+        self,
+        t: float,
+        partition: TopicPartition,
+        offset: int | None,
+        *,
+        gap: int = 0,
+        stored: float | None = None,
+        of_brokers: bool = False,
+    ) -> None:
+        """The reader of the groups log receives this commit. ``gap`` records before it are missing. A run with the
+        brokers' log has timestamps."""
 
         def act() -> None:
-            place = LogPlace(partition_of("g"), self._log_end + gap)
-            self._log_end = place.offset + 1
-            self._log.read([(place, Appended("g", partition, offset))])
+            log = partition_of("g") + 1_000 * of_brokers
+            at_ms = 0 if stored is None else int((self._clock.time() - t + stored) * 1000)
+            place = LogPlace(log, self._log_ends[log] + gap)
+            self._log_ends[log] = place.offset + 1
+            self._log.read([(place, Appended("g", partition, offset, at_ms))])
 
         self.add(t, f"appended {partition}={offset}", act)
 

@@ -22,10 +22,14 @@ from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Sev
 
 Where = tuple[str, TopicPartition]
 """A group and a partition."""
+_STAMPS_S = 0.01
+"""How much later than its timestamp a record was stored at the earliest, because timestamps are whole milliseconds, and
+processes do not read the clock at once."""
 
 
 class Entry(NamedTuple):
-    """A commit in the log, which the reader received at ``seen``. None removes the offset."""
+    """A commit in the log, which the reader received at ``seen``. Of two logs, ``at_ms`` is its timestamp, and ``seen``
+    is when it was stored. None removes the offset."""
 
     offset: int | None
     seen: float
@@ -133,6 +137,7 @@ def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
     groups = {group.name for group in records.run.groups}  # the cluster of a test also has other groups
     stories: dict[Where, _Story] = {}
     ends: dict[int, int] = {}
+    stamps: Counter[int] = Counter()
     unread: Counter[int] = Counter()
     for one in read_log(records.directory):
         partition, offset = one.place
@@ -140,11 +145,12 @@ def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
         ends[partition] = offset + 1
         if one.commit is not None and one.commit.group in groups:
             where = (one.commit.group, one.commit.partition)
-            stories.setdefault(where, _Story()).entries.append(Entry(one.commit.offset, one.t, one.commit.at_ms))
+            stamps[partition] = max(stamps[partition], one.commit.at_ms)  # a log's order is that of storing
+            stories.setdefault(where, _Story()).entries.append(Entry(one.commit.offset, one.t, stamps[partition]))
     if not ends:
         return {}, {}
     for story in stories.values():
-        _merge(story.entries)
+        _merge(story.entries, next((one.wall - one.t for one in records.events), 0.0))
     for journal in read_consumers(records.directory):
         for tp, attempt in attempts_of(journal):
             stories.setdefault((journal.group, tp), _Story()).attempts.append(attempt)
@@ -172,27 +178,33 @@ def _managed_times(records: Records) -> Iterator[tuple[float, float]]:
 def _stored_elsewhere(story: _Story, begin: float, end: float) -> None:
     """Adds the commits that are not in the log because the group was managed: those that were acknowledged, and those
     that were read although nobody was told. What is read afterwards must not be older. A client may commit again what
-    is in the log from before."""
-    known: dict[int | None, float] = {one.offset: one.seen for one in story.entries}
-    stored = [
-        Entry(one.low, one.acknowledged)
-        for one in story.attempts
-        if begin <= one.acknowledged <= end
-        and not any(known.get(offset, one.sent - 1) >= one.sent for offset in range(one.low, one.high + 1))
-    ]
-    for reading in story.readings:
-        asked = [one.sent for one in story.attempts if one.low == reading.offset and one.sent <= reading.t]
-        if asked and begin <= reading.t <= end and reading.offset not in known:
-            stored.append(Entry(reading.offset, max(reading.since, asked[0])))
-    story.entries[:] = sorted([*story.entries, *stored], key=lambda one: one.seen)
+    is in the log from before.
+
+    Such a commit was stored after its request and before what proves it. Where that leaves a choice, nobody knows
+    whether an entry of the log is older, so the order is the one in which offsets rise."""
+    entries = story.entries
+    known: dict[int | None, float] = {one.offset: one.seen for one in entries}
+    for one in sorted(story.attempts):
+        if any(known.get(offset, one.sent - 1) >= one.sent for offset in range(one.low, one.high + 1)):
+            continue
+        read = (reading.t for reading in story.readings if reading.offset == one.low and reading.t >= one.sent)
+        proof = min((t for t in (one.acknowledged, *read) if begin <= t <= end), default=None)
+        if proof is None:
+            continue
+        at = bisect.bisect_left(entries, one.sent, key=lambda entry: entry.seen)
+        while at < len(entries) and entries[at].seen <= proof and (entries[at].offset or 0) <= one.low:
+            at += 1
+        entries.insert(at, Entry(one.low, max([one.sent, *(entry.seen for entry in entries[:at][-1:])])))
 
 
-def _merge(entries: list[Entry]) -> None:
-    """Orders the entries of two logs. They were received in another order."""
+def _merge(entries: list[Entry], wall_s: float) -> None:
+    """Orders the entries of two logs by when they were stored. They were received in another order, and maybe only
+    after later commits that are in no log. The clock of timestamps is ``wall_s`` ahead of the run's."""
     entries.sort(key=lambda one: one.at_ms)
     latest = 0.0
     for at, one in enumerate(entries):
-        latest = max(latest, one.seen)
+        stored = one.at_ms / 1000 - wall_s + _STAMPS_S if one.at_ms else one.seen
+        latest = max(latest, min(stored, one.seen))
         entries[at] = one._replace(seen=latest)
 
 
