@@ -543,9 +543,18 @@ class Moves:
                 " instance has just started"
             )
         theirs = {one.member_id: known[one.member_id] for one in namesake.members}
-        if not _is_of_one_generation(namesake, theirs):
+        if not (_is_of_one_generation(namesake, theirs) and await self._is_newest(name, namesake, theirs)):
             raise MoveRefused("its members are not of one generation; try again")
         return theirs, began + may_freeze_s(one for seen in theirs.values() for one in seen.timeouts_s)
+
+    async def _is_newest(self, name: str, namesake: Namesake, known: Mapping[str, Seen]) -> bool:
+        """Returns whether the broker knows no newer generation. Only an instance without a session may have heard of
+        it, and the broker describes the generation of KIP-848 members alone."""
+        if namesake.has_consumers or not known:
+            return True
+        member_id, seen = next(iter(known.items()))
+        beat = message("HeartbeatRequest")(group_id=name, generation_id=seen.generation, member_id=member_id)
+        return bool((await self._native.ask(namesake.node, "Heartbeat", _BEAT, beat)).error_code == Error.NONE)
 
     async def _copied(self, name: str, namesake: Namesake) -> int:
         """Copies the offsets, and returns their number. The fence's generation lies after every commit that the broker

@@ -706,6 +706,26 @@ class HeldHistory(ChangedHistory):
         return set(machine.metadata.members) if machine is not None else set()
 
 
+class NewerHistory(ChangedHistory):
+    """An instance that has no session hears alone of the newest generation of members that all instances know."""
+
+    def run(self) -> None:
+        self._run(self.world.now + _JOIN_S)
+        broker = next(one for one in BROKERS if one not in {self.log.leader, self.offsets_log.leader})
+        self._deafen(self.fronts[broker], math.inf)
+        self._offsets_move_to(broker)
+        self._run(self.world.now + _SESSION_S)
+        self._client_dies(self.readers.pop(0))
+        self._run(self.world.now + 2 * SESSION_MS / 1000)
+        self._moves()
+        self._run(self.world.now + _SESSION_S)
+        self._hears(self.fronts[broker])
+        while not self.moved["take_over"]:
+            self._moves()
+        self._run(self.world.now + self.calm_s)
+        self._at_rest()
+
+
 class LateHistory(ChangedHistory):
     """Without faults: what an instance sends to remove an offset from the brokers' group arrives after another instance
     has given the group back, and its client has committed again."""
@@ -737,12 +757,12 @@ class LateHistory(ChangedHistory):
         self._die(front.process)
         self.log.move(next(one for one in BROKERS if one != front.broker))
         self._run(self.world.now + 1.0)
+        self._restart(front.broker)  # the brokers' group may be coordinated beside it
         while not self.moved["give_back"]:
             self._moves()
         self.judge.committed.clear()
         self._client_returns(reader)
         self._run(self.world.now + _LATE_S + self.calm_s)
-        self._restart(front.broker)
         self._at_rest()
 
 

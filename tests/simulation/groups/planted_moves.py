@@ -77,6 +77,13 @@ def _nobody_waited_for() -> Patches:
     return ((Moves, "_acknowledged", acknowledged),)
 
 
+def _any_generation() -> Patches:
+    async def is_newest(*_arguments: Any) -> bool:
+        return True
+
+    return ((Moves, "_is_newest", is_newest),)
+
+
 def _passes_on_while_frozen() -> Patches:
     return ((NativeGroups, "_is_frozen", lambda *_: False), (Kinds, "thawed", _at_once))
 
@@ -222,6 +229,7 @@ PLANTED: dict[str, Callable[[], Patches]] = {
     "a generation begins while the fence enters": _nothing_held_up,
     "the fence leaves once the group is taken over": _fence_leaves,
     "an instance that has not heard is not waited for": _nobody_waited_for,
+    "members are of the newest generation that is known": _any_generation,
     "an instance acknowledges and passes requests on": _passes_on_while_frozen,
     "an acknowledgement does not wait for what is in flight": _in_flight_not_counted,
     "a move that an earlier term has begun is forgotten": _forgotten,

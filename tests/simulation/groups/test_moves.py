@@ -11,6 +11,7 @@ from tests.simulation.groups.moves import (
     ChangedHistory,
     HeldHistory,
     LateHistory,
+    NewerHistory,
     StrangerHistory,
     play,
     played,
@@ -43,7 +44,8 @@ WITHIN_SEEDS = 60
 WRITTEN = {
     "sessions end while nobody can be heard": (HeldHistory, 0, "a session has ended"),
     "what ends one change of a group ends them all": (HeldHistory, 0, "has ended another one"),
-    "a give-back removes offsets by requests that nobody refuses": (LateHistory, 5, "although 100 was acknowledged"),
+    "members are of the newest generation that is known": (NewerHistory, 1, "told ILLEGAL_GENERATION"),
+    "a give-back removes offsets by requests that nobody refuses": (LateHistory, 3, "although 99 was acknowledged"),
     "a generation begins while the fence enters": (StrangerHistory, 7, "stranger was given"),
 }
 """The defects that a history finds which was written for them, and what it then says."""
