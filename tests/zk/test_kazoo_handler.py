@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import random
 import signal
@@ -67,6 +68,7 @@ _SENDING = KazooHandler.sent.__code__
 
 def interrupted_at(store: Store, step: int) -> bool:
     """Sends a request that is interrupted at that step. Returns ``False`` if there are fewer steps."""
+    gc.disable()  # an exception in a callback of the collector, such as Hypothesis's, would only be printed
     sys.settrace(RaisedAt(step))
     try:
         store.exists("/")
@@ -74,6 +76,7 @@ def interrupted_at(store: Store, step: int) -> bool:
         return True
     finally:
         sys.settrace(None)
+        gc.enable()
     return False
 
 

@@ -153,7 +153,7 @@ def flowing(front: Front, topic: str) -> Iterator[None]:
 
     def produce() -> None:
         for number in itertools.count():
-            if ends.wait(0.002):
+            if ends.wait(0.01):
                 break
             producer.produce(topic, value=str(number), partition=number % PARTITIONS)
             producer.poll(0)
