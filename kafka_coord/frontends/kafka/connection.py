@@ -113,6 +113,8 @@ class ClientConnection(asyncio.Protocol):
         self._answers_waiting = 0
         """The total size of this instance's own responses that must wait because an earlier one is not ready."""
         self._broker: BrokerEnd | None = None
+        self._reaching = asyncio.Lock()
+        """Held while this connects to the broker: an answer may need several of the broker's at once."""
         self._ended = False
         self.has_closed = False
         self._ends_when_answered = False
@@ -450,11 +452,14 @@ class ClientConnection(asyncio.Protocol):
             raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None
 
     async def _reached_broker(self) -> BrokerEnd:
-        if self._broker is None:
-            if self._has_sasl:
-                raise ConnectionError("the broker has closed the authenticated connection")
-            self._broker = await self._connected_broker()
-        return self._broker
+        if self._broker is not None:
+            return self._broker
+        async with self._reaching:
+            if self._broker is None:
+                if self._has_sasl:
+                    raise ConnectionError("the broker has closed the authenticated connection")
+                self._broker = await self._connected_broker()
+            return self._broker
 
     async def _connected_broker(self) -> BrokerEnd:
         end = BrokerEnd(self, self._listener.patches, self._clients.connected)
@@ -470,7 +475,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def _reach_broker(self) -> None:
         try:
-            self._broker = await self._connected_broker()
+            await self._reached_broker()
         except ConnectionError as error:
             self.end(str(error))
             return

@@ -208,5 +208,39 @@ def test_a_passed_on_request_is_answered_as_changed_before_the_next_one_is_taken
     asyncio.run(play())
 
 
+@pytest.mark.timeout(20)
+def test_questions_that_are_asked_at_once_reach_the_broker_on_one_connection() -> None:
+    """Otherwise, only the answers on the last of them would be taken: a FindCoordinator for many groups is never
+    answered if it is the first request on its connection."""
+    reached: list[asyncio.Protocol] = []
+
+    class Front(_Front):
+        async def connect_broker(self, protocol: asyncio.Protocol) -> None:
+            await asyncio.sleep(0)
+            protocol.connection_made(Wire())
+            reached.append(protocol)
+
+    async def asks(_frame: bytes, client: Any) -> bytes:
+        questions = (client.ask_broker("ApiVersions", 0, message("ApiVersionsRequest")()) for _ in range(3))
+        found = await asyncio.gather(*questions)
+        return with_length(b"%d answers" % len(found))
+
+    async def play() -> None:
+        front, to_client = Front(), Wire()
+        front.coordinator.answer = asks  # type: ignore[method-assign]
+        client = ClientConnection(front)  # type: ignore[arg-type]
+        client.connection_made(to_client)
+        client.data_received(frame(10, 4))
+        told = message("ApiVersionsResponse")
+        while not to_client.written:
+            await asyncio.sleep(0)
+            for one in reached:
+                one.data_received(with_length(bytes(4) + told.encode(told(), 0)))
+        assert (len(reached), to_client.written) == (1, with_length(b"3 answers"))
+        await front.coordinator.close()
+
+    asyncio.run(play())
+
+
 def frame(api_key: int, version: int) -> bytes:
     return with_length(api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(8))
