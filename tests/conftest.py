@@ -62,6 +62,8 @@ _serves_instances = False
 """Whether, with ``--kraft``, the shared brokers have a listener for instances."""
 
 
+_MARKS = {"kafka_cluster": "kafka", "spark": "spark"}
+"""The mark of each test that uses this fixture. Tests that start brokers in another way have it in their file."""
 _SPARK = "spark"
 """Tests that start Spark applications. One process runs them, because two applications at once would slow each other
 down too much."""
@@ -155,7 +157,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sorts the tests into the order in which they begin, without the long ones unless they are asked for."""
+    """Marks the tests, and sorts them into the order in which they begin, without the long ones unless asked for."""
+    for item in items:
+        for fixture in _MARKS.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(_MARKS[fixture])
     if not config.option.long:
         long = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if item not in long]
