@@ -196,8 +196,10 @@ class Client:
         self._check(answer.error_code)
         self.member_id, self.generation = answer.member_id, answer.generation_id
         leads = answer.leader == self.member_id
-        if leads and (self.is_lazy or self.rng.random() < 0.03) and not self.history.calm:
-            await asyncio.sleep(self.rng.uniform(2.0, 12.0))
+        if leads and (self.is_lazy or self.rng.random() < 0.03):
+            late = self.world.now + self.rng.uniform(2.0, 12.0)
+            while self.world.now < late and not self.history.calm:
+                await asyncio.sleep(0.1)
         shares = self._shares([one.member_id for one in (answer.members if leads else ())])
         answer = await self._ask(
             "SyncGroup", check=self._assignment_check(), **_syncing(self.member_id, self.generation, shares)
