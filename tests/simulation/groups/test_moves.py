@@ -30,9 +30,10 @@ SLOW = 96, 99, 185
 """There, if requests are slow, a give-back begins before another one has ended, and requests of a take-over that is
 undone arrive late."""
 FOUND_BY = {
-    "an instance that has not heard is not waited for": 0,
-    "an acknowledgement does not wait for what is in flight": 0,
-    "an undone take-over does not wait for its members": 200,
+    "an instance that has not heard is not waited for": 5,
+    "an acknowledgement does not wait for what is in flight": 2,
+    "a move that an earlier term has begun is forgotten": 4,
+    "an undone take-over does not wait for its members": 85,
     "a give-back does not wait for commits": 5,
     "the first to return gets everything": 1,
     "a newcomer is taken for a member that has not come back": 0,
