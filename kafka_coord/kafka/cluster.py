@@ -268,14 +268,24 @@ def metadata_request(topics: Iterable[str] | None, version: int = _UNNAMED, righ
 
 
 def create_topic_request(
-    name: str, partitions: int, replication: int, settings: Mapping[str, str] | None = None, *, timeout_s: float
+    name: str,
+    partitions: int,
+    replication: int,
+    settings: Mapping[str, str] | None = None,
+    placed: Mapping[int, Sequence[int]] | None = None,
+    *,
+    timeout_s: float,
 ) -> Any:
+    """``placed`` are the brokers of each partition, if the cluster is not to choose them."""
     form = message("CreateTopicsRequest")
-    setting = form.struct("CreatableTopicConfig")
+    setting, assignment = form.struct("CreatableTopicConfig"), form.struct("CreatableReplicaAssignment")
     topic = form.struct("CreatableTopic")(
         name=name,
-        num_partitions=partitions,
-        replication_factor=replication,
+        num_partitions=-1 if placed else partitions,
+        replication_factor=-1 if placed else replication,
+        assignments=tuple(
+            assignment(partition_index=one, broker_ids=tuple(ids)) for one, ids in (placed or {}).items()
+        ),
         configs=tuple(setting(name=one, value=value) for one, value in (settings or {}).items()),
     )
     return form(topics=(topic,), timeout_ms=round(timeout_s * 1000))

@@ -15,6 +15,7 @@ from kafka_coord.errors import KafkaCoordError, RequestRefused
 from kafka_coord.groups.instances import AskedInstances
 from kafka_coord.groups.requests import ask
 from kafka_coord.model import GroupKind, Request, RequestType
+from kafka_coord.model.names import LOG_PARTITIONS
 from tests.chaos.clients.following import LogFollower
 from tests.chaos.faults import Faults
 from tests.chaos.journal import EventWriter, Kind, Phase
@@ -87,6 +88,7 @@ class MovesRun(ChaosRun):
         made = testbed(options.directory, options.per_s, clients="kafka", topics={TOPIC: self._moves.partitions})
         properties = dict(made.settings.properties)
         properties.pop("connections.max.idle.ms", None)  # 900 partitions take longer to create
+        properties["offsets.topic.num.partitions"] = str(LOG_PARTITIONS)  # Kafka's default
         made.settings = replace(made.settings, heap_mb=512, properties=properties)
         made.network, made.linger_ms, made.new_groups = Unlinked(), 50, GroupKind.NATIVE
         return made

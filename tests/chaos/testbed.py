@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kafka_coord.dev.cluster.kafka import Broker, KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
@@ -22,7 +24,7 @@ from kafka_coord.dev.cluster.zookeeper import EnsemblePeer, ZooKeeperServer, Zoo
 from kafka_coord.errors import DevClusterError, StoreUnavailable
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.groups.state import read_groups
-from kafka_coord.model import Member
+from kafka_coord.model import GroupKind, Member
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import KazooStore, connect
 from tests.chaos.links import Link, Network
@@ -254,6 +256,11 @@ class ChaosTestbed:
         self.topics = TopicAdmin(self.bootstrap, timeout_s=_TOPICS_WITHIN_S)
         for topic, partitions in self.at_start.items():
             self.topics.create(topic, partitions, replication=3)
+        if self.new_groups == GroupKind.NATIVE:  # a cluster that has had groups before it got instances
+            earlier = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "earlier"})
+            with suppress(KafkaException):  # the brokers have their topic then, whatever they answer
+                earlier.committed([TopicPartition(next(iter(self.at_start)), 0)], timeout=_READY_S)
+            earlier.close()
         self.connect()
         tell("starting three coordinators, the producer and the consumers")
         self._begin_tree()

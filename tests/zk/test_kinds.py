@@ -14,16 +14,7 @@ from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.native import _BEAT as BEAT
-from kafka_coord.frontends.kafka.native import (
-    _WITH_THROTTLE,
-    FENCE,
-    LEFT,
-    Kinds,
-    NativeGroups,
-    PassedOn,
-    with_error,
-)
-from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.frontends.kafka.native import _SOON_MS, FENCE, LEFT, Kinds, NativeGroups, PassedOn
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import partition_of
 from kafka_coord.wire.frames import RequestHeader, answer_frame, answer_start
@@ -278,16 +269,26 @@ async def given_up(frames: Sequence[tuple[str, str, str]]) -> tuple[set[str], se
 
 
 @pytest.mark.parametrize(
-    ("name", "version"),
-    [(name, version) for name, versions in LOCAL.values() if name in _WITH_THROTTLE for version in versions],
+    ("changes", "interval_ms"), [([], 5_000), ([{"fenced": "a"}], _SOON_MS), ([{"fenced": "a"}, {}], _SOON_MS)]
 )
-def test_a_broker_s_answer_gets_another_error_and_stays_as_it_is(name: str, version: int) -> None:
-    form = message(f"{name}Response")
-    answer: Any = form(error_code=Error.INCONSISTENT_GROUP_PROTOCOL, **({"protocol_name": ""} if name != BEAT else {}))
-    frame = bytes(form.encode(answer, version, bytearray(answer_start(form, version))))
-    answer.error_code = Error.COORDINATOR_NOT_AVAILABLE
-    wanted = bytes(form.encode(answer, version, bytearray(answer_start(form, version))))
-    assert with_error(name, frame, version, Error.COORDINATOR_NOT_AVAILABLE) == wanted
+def test_members_of_a_group_that_is_given_back_ask_the_broker_often(
+    changes: Sequence[dict[str, str]], interval_ms: int
+) -> None:
+    """The broker tells a member what to read when it asks, which is each 5 s by default."""
+    asked, form = message(f"{BEAT}Request"), message(f"{BEAT}Response")
+    call = Call(RequestHeader(asked.api_key or 0, 1, 1, "x"), asked(group_id=GROUP, member_id="m-1"), OpenCaller("h"))
+    frame = answer_frame(call.header, form, form(member_id="m-1", member_epoch=7, heartbeat_interval_ms=5_000))[4:]
+
+    async def play() -> bytes:
+        native = Described(())
+        for one in changes:
+            await native.kinds.record(GROUP, NATIVE, **{"fenced": "", **one})
+        change = native._begun(BEAT, call, [GROUP], refused).change
+        assert change is not None
+        return await change(frame)
+
+    told = form.decode(asyncio.run(play()), 1, answer_start(form, 1))
+    assert (told.heartbeat_interval_ms, told.member_epoch, told.error_code) == (interval_ms, 7, 0)
 
 
 @pytest.mark.parametrize(("name", "again"), [("SyncGroup", 27), (BEAT, 14)])

@@ -358,12 +358,17 @@ class Instances:
             await self._make_topic(answer.controller_id)
 
     async def _make_topic(self, controller: int) -> None:
-        """Creates the topic if this instance's broker is the controller."""
+        """Creates the topic if this instance's broker is the controller. A group's instance is, if possible, the one
+        beside the brokers' own coordinator of it, so that a move gives its members no other coordinator."""
         if controller != self.broker_id:
             return
+        theirs = only((await self._metadata([_OFFSETS_TOPIC])).topics, "topics").partitions
         replicas = min(_MOST_REPLICAS, len(self._advertised))
         settings = _LOG_SETTINGS | ({"min.insync.replicas": "2"} if replicas == _MOST_REPLICAS else {})
-        request = create_topic_request(TOPIC, PARTITIONS, replicas, settings, timeout_s=15.0)
+        placed = {one.partition_index: one.replica_nodes[:replicas] for one in theirs}
+        may = all(len(ids) == replicas and self._advertised.keys() >= {*ids} for ids in placed.values())
+        placed = placed if may and placed.keys() == set(range(PARTITIONS)) else {}
+        request = create_topic_request(TOPIC, PARTITIONS, replicas, settings, placed, timeout_s=15.0)
         answer = await self.ask("CreateTopics", _CREATE_TOPICS, request)
         error = only(answer.topics, "topics").error_code
         if error in RIGHTS:

@@ -503,6 +503,8 @@ class Moves:
         await self._cleared(name)
         if machine is not None and machine.metadata.members:
             await self._emptied(name)
+            if machine.metadata.protocol_name != KIP_848:
+                await self._opened(name, machine.metadata.protocol_type or CONSUMER_TYPE)
             self._client_assigned.carry_out(name, machine, machine.end(Error.NOT_COORDINATOR))
             await self._kinds.record(name, GroupKind.NATIVE, frozen, moving="", fenced=move.removeprefix(UNDOING))
             return True

@@ -102,9 +102,10 @@ FENCE = "kafka-coord"
 """The group.instance.id and the protocol of the member that keeps others out of a namesake at the brokers (ADR 60)."""
 _FIND_COORDINATOR = 1
 """A version that all brokers since 0.11 support."""
-_WITH_THROTTLE, _THROTTLE = {"JoinGroup": 2, "SyncGroup": 1, _BEAT: 0}, 4
-"""The responses that this instance may change, the first versions of them that begin with a throttle time, and its
-length in bytes."""
+_CHANGED = frozenset({"JoinGroup", "SyncGroup", _BEAT})
+"""The responses that this instance may change."""
+_SOON_MS = 250
+"""How often KIP-848 members that come back ask, in ms."""
 _LOOKS, _LOOK_AGAIN_S = 20, 0.1
 _IN_FLIGHT_CHECK_S = _TOGETHER_S = 0.005
 _TOLD_WITHIN_S = _IDLE_S = 1.0
@@ -223,11 +224,18 @@ class Kinds:
         since = self._frozen_at.get((group, record.moving.removeprefix(UNDOING))) if record is not None else None
         return since is not None and asyncio.get_running_loop().time() < since + self.longest_s(group)
 
+    def _moved_lately(self, group: str) -> bool:
+        moved_at = self._moved_at.get(group)
+        return moved_at is not None and asyncio.get_running_loop().time() < moved_at + FROZEN_S
+
+    def are_returning(self, group: str) -> bool:
+        """Returns whether the group's members come back to the brokers, or may have done so lately."""
+        record = self.record_of(group)
+        return record is not None and (record.is_returning or (record == AT_REST and self._moved_lately(group)))
+
     def is_surely_native(self, group: str) -> bool:
         """Returns whether the group is native, and was not moving lately, by records that are not out of date."""
-        moved_at = self._moved_at.get(group)
-        is_still = moved_at is None or asyncio.get_running_loop().time() >= moved_at + FROZEN_S
-        return self._is_current and is_still and self.record_of(group) == AT_REST
+        return self._is_current and not self._moved_lately(group) and self.record_of(group) == AT_REST
 
     async def thawed(self, groups: Iterable[str]) -> None:
         """Waits until none of the groups is frozen, which takes :data:`FROZEN_S` at most."""
@@ -599,7 +607,7 @@ class NativeGroups:
         if name != "OffsetFetch" and hasattr(call.request, "group_id"):
             self._note(name, call)
         self._in_flight.update(groups)
-        is_changed = name in _WITH_THROTTLE or _is_never_refused(name, call)
+        is_changed = name in _CHANGED or _is_never_refused(name, call)
         return PassedOn(self._in_flight, groups, partial(self._changed, name, call, ours) if is_changed else None)
 
     def _is_frozen(self, call: Call, groups: Iterable[str]) -> bool:
@@ -731,10 +739,20 @@ class NativeGroups:
         if _is_never_refused(name, call):
             other = await self._other_answer(name, call, _groups_of(name, call), ours, told)
             return frame if other is None else bytes(form.encode(other, call.version, bytearray(frame[:at])))
-        error = await self._told(name, call, told)
-        return frame if error == told.error_code else with_error(name, frame, call.version, error)
+        is_changed = await self._change(name, call, told)
+        return bytes(form.encode(told, call.version, bytearray(frame[:at]))) if is_changed else frame
 
-    async def _told(self, name: str, call: Call, answer: Any) -> int:
+    async def _change(self, name: str, call: Call, answer: Any) -> bool:
+        """Makes a broker's answer what the client is told, and returns whether it is another one. KIP-848 members that
+        come back ask often: only then does the broker tell them what to give up and to read."""
+        before = answer.error_code, answer.heartbeat_interval_ms if name == _BEAT else 0
+        answer.error_code = await self._error(name, call, answer)
+        if before[1] > _SOON_MS and self.kinds.are_returning(call.request.group_id):
+            answer.heartbeat_interval_ms = _SOON_MS
+            return True
+        return bool(answer.error_code != before[0])
+
+    async def _error(self, name: str, call: Call, answer: Any) -> int:
         """Returns the error that the client is told."""
         group, error = call.request.group_id, int(answer.error_code)
         if name == "JoinGroup":
@@ -931,8 +949,8 @@ class NativeGroups:
         passed = self._begun(name, call, groups, ours)
         try:
             answer = await self._ask(name, call, call.request)
-            if passed.change is not None and name in _WITH_THROTTLE:
-                answer.error_code = await self._told(name, call, answer)
+            if passed.change is not None and name in _CHANGED:
+                await self._change(name, call, answer)
         finally:
             passed.end()
         other = await self._other_answer(name, call, groups, ours, answer)
@@ -1140,13 +1158,6 @@ class KindFinder:
         if self._native.kinds.of(name) is None:
             await self.first_contact(name, LOOKS)
         return self._native.kinds.of(name)
-
-
-def with_error(name: str, frame: bytes, version: int, error: int) -> bytes:
-    """Returns a broker's response, as :data:`_WITH_THROTTLE` knows it, with another error."""
-    has_throttle = version >= _WITH_THROTTLE[name]
-    at = answer_start(message(f"{name}Response"), version) + (_THROTTLE if has_throttle else 0)
-    return frame[:at] + error.to_bytes(2, "big", signed=True) + frame[at + 2 :]
 
 
 def instance_of(member: Any) -> str | None:

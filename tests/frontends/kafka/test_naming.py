@@ -327,6 +327,37 @@ def test_a_claim_in_vain_hides_the_leaders_instance_for_some_seconds_only(monkey
     assert coordinator(known, OTHER) == OTHER
 
 
+@pytest.mark.parametrize(
+    ("replicas", "partitions", "is_placed"),
+    [((3, 1, 2), 50, True), ((3, 1), 50, False), ((3, 1, 9), 50, False), ((3, 1, 2), 20, False)],
+)
+def test_the_groups_log_lies_where_the_brokers_offsets_lie(
+    replicas: tuple[int, ...], partitions: int, is_placed: bool
+) -> None:
+    """Then a group that is moved keeps its coordinator. A broker that is gone is named no more."""
+    asked: list[Any] = []
+
+    class New(_Broker):
+        async def ask(self, name: str, _version: int, value: Any) -> Any:
+            if name == "CreateTopics":
+                asked.append(value.topics[0])
+                form = message("CreateTopicsResponse")
+                return form(topics=(form.struct("CreatableTopicResult")(name=TOPIC),))
+            answer = metadata(value.topics[0].name)
+            answer.controller_id, topic = OWN, answer.topics[0]
+            part = message("MetadataResponse").struct("MetadataResponsePartition")
+            count = partitions if topic.name != TOPIC else 0
+            topic.partitions = tuple(part(partition_index=one, replica_nodes=replicas) for one in range(count))
+            return answer
+
+    asyncio.run(Instances(New, OWN, lambda: EVERYONE).find_leaders())  # type: ignore[arg-type, return-value]
+    (topic,) = asked
+    assert {one.partition_index: one.broker_ids for one in topic.assignments} == dict.fromkeys(
+        range(50) if is_placed else (), replicas
+    )
+    assert (topic.num_partitions, topic.replication_factor) == ((-1, -1) if is_placed else (50, 3))
+
+
 def together(count: int) -> Callable[[object], Awaitable[None]]:
     """Returns a wait that ends once ``count`` different ones wait at the same time."""
     waiting: set[object] = set()
