@@ -255,6 +255,8 @@ class ConversionHistory(MoveHistory):
         self._at = -1
         self.calm, self.pace = True, 2.0
         self._run(self.world.now + _CALM_S)
+        if any(self._unserved()):  # a member whose leaving was lost may have held the others up for its whole session
+            self._run(self.world.now + _CALM_S)
         self._at_rest()
 
     def _convert(self, to: GroupKind) -> None:

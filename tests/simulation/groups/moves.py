@@ -618,11 +618,15 @@ class MoveHistory:
         theirs = self.brokers[self.offsets_log.leader].manager.group(GROUP)
         return set(theirs.metadata.static_members) & {FENCE} if theirs is not None else set()
 
-    def _all_served(self) -> None:
+    def _unserved(self) -> Iterator[str]:
         for reader in self.readers:
             last_at = reader.heard_at if reader.is_member and not reader.positions else reader.committed_at
             if not reader.plain and self.world.now - last_at > _SERVED_WITHIN_S:
-                raise InvariantBroken(f"{reader.name} was not served for {self.world.now - last_at:.1f} s")
+                yield f"{reader.name} was not served for {self.world.now - last_at:.1f} s"
+
+    def _all_served(self) -> None:
+        for broken in self._unserved():
+            raise InvariantBroken(broken)
         processes = [*(one.process for one in self.fronts.values()), *(one.process for one in self.readers)]
         for failure in (one for process in processes for one in process.failures()):
             raise InvariantBroken(failure)
