@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import io
 import itertools
 import json
+import logging
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +38,7 @@ from tests.frontends.kafka.tried.play import Instances, NotSeen
 VERSION = "3.9.2"
 _KAFKA = "org.apache.kafka"
 _GROUP, _TOPIC, _SINK = "connect-workers", "connect-records", "sink"
-_TASKS, _RECORDS, _WITHIN_S = 4, 200, 90.0
+_TASKS, _RECORDS, _WITHIN_S, _AROUND_S = 4, 200, 90.0, 3.0
 
 
 def until(condition: Callable[[], bool], what: str, within_s: float = _WITHIN_S) -> None:
@@ -136,6 +139,36 @@ class Sinking:
             f"the sink has all records {what}",
         )
 
+    @contextmanager
+    def flowing(self) -> Iterator[list[float]]:
+        """Writes a record to each partition again and again. Yields a list whose only item becomes the longest time in
+        seconds without one of some partition in the sink."""
+        ends, longest_s = threading.Event(), [0.0]
+
+        def flow() -> None:
+            producer = Producer({"bootstrap.servers": self.instances.bootstrap, "log_level": 0})
+            last: dict[int, float] = {}
+            with self.output.open() as sunk:
+                sunk.seek(0, io.SEEK_END)
+                while not ends.wait(0.02):
+                    for partition in range(_TASKS):
+                        producer.produce(_TOPIC, str(partition), partition=partition)
+                    producer.poll(0)
+                    now = time.monotonic()
+                    for word in sunk.read().split():
+                        last[int(word)] = now
+                    if len(last) == _TASKS:
+                        longest_s[0] = max(longest_s[0], now - min(last.values()))
+            producer.flush(60)
+
+        thread = threading.Thread(target=flow)
+        thread.start()
+        try:
+            yield longest_s
+        finally:
+            ends.set()
+            thread.join()
+
 
 @contextmanager
 def sinking(instances: Instances, directory: Path) -> Iterator[Sinking]:
@@ -183,7 +216,11 @@ def move_connect(instances: Instances, directory: Path) -> None:
     with sinking(instances, directory) as sink:
         for number, (group, to) in enumerate(moves, 2):
             refused: list[str] = []
-            until(partial(_converts, instances, group, to, refused), f"{group} is {to}")
+            with sink.flowing() as pauses_s:
+                time.sleep(_AROUND_S)
+                until(partial(_converts, instances, group, to, refused), f"{group} is {to}")
+                time.sleep(_AROUND_S)
+            logging.warning("%s is %s: pause %.1f s", group, to, *pauses_s)
             sink.sinks(number, f"once {group} is {to}")
             sink.runs_all(2, f"two workers share the tasks once {group} is {to}")
         refused = []
