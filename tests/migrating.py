@@ -116,8 +116,10 @@ def mirrored(cluster: KafkaCluster) -> Iterator[None]:
         mirror.thread.start()
         for name in ("create", "add_partitions"):
             patched.setattr(TopicAdmin, name, _shown(getattr(TopicAdmin, name), cluster, store))
-        yield
-        mirror.thread.close()
+        try:
+            yield
+        finally:
+            mirror.thread.close()
 
 
 def _shown(change: Any, cluster: KafkaCluster, store: Store) -> Any:

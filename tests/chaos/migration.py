@@ -213,8 +213,10 @@ class MigrationRun(ChaosRun):
 
         thread = threading.Thread(target=kill, name="kill")
         thread.start()
-        yield
-        thread.join()
+        try:
+            yield
+        finally:
+            thread.join()
         if failures:
             raise failures[0]
 

@@ -71,9 +71,11 @@ def producing(produce: Callable[..., list[bytes]], topic: str) -> Iterator[Calla
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
-    yield lambda: done[0]
-    stop.set()
-    thread.join()
+    try:
+        yield lambda: done[0]
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ def hanging_up() -> Iterator[int]:
     with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         serving.start()
-        yield server.server_address[1]
-        server.shutdown()
-        serving.join()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            serving.join()

@@ -133,11 +133,13 @@ def denied(secured: Secured, *rules: AclBinding) -> Iterator[None]:
     admin = AdminClient({"bootstrap.servers": secured.broker.address})
     forbidden = [rule(one.restype, one.name, one.operation, denied=True) for one in rules]
     allow(admin, *forbidden)
-    yield
-    for one in forbidden:
-        where = one.restype, one.name, one.resource_pattern_type, one.principal, one.host
-        found = AclBindingFilter(*where, one.operation, one.permission_type)
-        admin.delete_acls([found])[found].result(30)
+    try:
+        yield
+    finally:
+        for one in forbidden:
+            where = one.restype, one.name, one.resource_pattern_type, one.principal, one.host
+            found = AclBindingFilter(*where, one.operation, one.permission_type)
+            admin.delete_acls([found])[found].result(30)
 
 
 @pytest.fixture(scope="module")
