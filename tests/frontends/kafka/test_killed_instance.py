@@ -18,7 +18,7 @@ from kafka_coord.dev.bench.kafka_groups.moving import coordinators
 from kafka_coord.dev.bench.kafka_groups.servers import Servers, started
 from kafka_coord.dev.bench.rolling.feeder import feeding
 from kafka_coord.dev.bench.rolling.journal import What
-from kafka_coord.dev.bench.rolling.run import JAVA, LIBRARIES, READ, Commands, RollingClient
+from kafka_coord.dev.bench.rolling.run import JAVA, LIBRARIES, READ, Commands, RollingClient, RollingOptions
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.groups.cluster import read_cluster
 from kafka_coord.wire.messages import message
@@ -64,12 +64,13 @@ def named(servers: Servers, at: int, group: str) -> tuple[int, list[int], set[in
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # on a busy machine, the servers alone take three minutes
 def test_a_killed_instance_is_named_no_longer_than_its_session(servers: Servers, tmp_path: Path) -> None:
     killed, others = 3, (1, 2)
     names = [f"killed-{number}" for number in range(60)]
     where = coordinators(servers, names)
     here = (name for name in names if where[name] == servers.instances[killed].address)
-    commands = Commands(tmp_path, LIBRARIES, lambda _text: None)
+    commands = Commands(tmp_path, RollingOptions(), lambda _text: None)
     with ExitStack() as running:
         running.enter_context(feeding(servers.cluster.bootstrap_servers, READ, PARTITIONS))
         store = running.enter_context(closing(connect(servers.zookeeper)))
