@@ -181,11 +181,12 @@ def test_the_doctor_reports_lag_while_one_broker_is_down_and_another_does_not_an
     for number in (0, 1):
         store.ensure_path(layout.topic_offsets("late", WAITING))
         store.create(layout.offset("late", WAITING, number), b"0")
-    store.create(layout.broker(9), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:1"]}')
+    listed = f"{layout.MIRRORED_BROKERS}/9" if cluster.brokers[0].settings.kraft else layout.broker(9)
+    store.create(listed, b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:1"]}')
     try:
         found = json.loads(run("doctor", "-o", "json", zookeeper=cluster.zookeeper).out)
     finally:
-        store.delete(layout.broker(9))
+        store.delete(listed)
     told = [one["what"] for one in found]
     assert any(one.startswith("broker 9 cannot be reached") for one in told), told
     assert any(one.startswith("group late is late in waiting[0]: 1 record waiting") for one in told), told
