@@ -104,8 +104,8 @@ _FIND_COORDINATOR = 1
 """A version that all brokers since 0.11 support."""
 _CHANGED = frozenset({"JoinGroup", "SyncGroup", _BEAT})
 """The responses that this instance may change."""
-_SOON_MS = 250
-"""How often KIP-848 members that come back ask, in ms."""
+_SOON_MS = 2_000
+"""How often KIP-848 members that come back ask, in ms. librdkafka gives a request up after as long."""
 _LOOKS, _LOOK_AGAIN_S = 20, 0.1
 _IN_FLIGHT_CHECK_S = _TOGETHER_S = 0.005
 _TOLD_WITHIN_S = _IDLE_S = 1.0
