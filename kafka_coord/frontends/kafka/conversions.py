@@ -427,7 +427,8 @@ def _and_members(count: int) -> str:
 
 def _in_the_way(name: str, members: Iterable[str]) -> str:
     names = sorted(set(members))
-    return f"group {name} has members ({', '.join(names[:10])}{', …' if len(names) > 10 else ''}); stop them first"
+    shown = f"{', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+    return f"group {name} has members ({shown}); stop them first: only classic members can go on"
 
 
 def _asked_by(asked: Request) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -94,6 +94,7 @@ class Worker:
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     rebalances: int = 0
     went_back: list[str] = field(default_factory=list)
+    is_closed: bool = False
 
     def run(self, ends: threading.Event) -> None:
         while not ends.is_set():
@@ -112,7 +113,10 @@ class Worker:
 
 
 @contextmanager
-def working(servers: str, group: str, topic: str, count: int, *names: str, **more: object) -> Iterator[list[Worker]]:
+def working(
+    servers: str, group: str, topic: str, count: int, *names: str, beside: Sequence[Worker] = (), **more: object
+) -> Iterator[list[Worker]]:
+    """Runs members that read and commit, until they have all partitions together with those that run already."""
     ends = threading.Event()
     workers = []
     for number in range(count):
@@ -131,7 +135,7 @@ def working(servers: str, group: str, topic: str, count: int, *names: str, **mor
     for thread in threads:
         thread.start()
     try:
-        eventually(lambda: all(one.committed for one in workers) and have_all(workers), within_s=60)
+        eventually(lambda: all(one.committed for one in workers) and have_all([*beside, *workers]), within_s=60)
         yield workers
     finally:
         ends.set()
@@ -139,6 +143,7 @@ def working(servers: str, group: str, topic: str, count: int, *names: str, **mor
             thread.join()
         for worker in workers:
             worker.consumer.close()
+            worker.is_closed = True
 
 
 def have_all(workers: list[Worker]) -> bool:

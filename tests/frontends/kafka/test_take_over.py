@@ -8,7 +8,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,51 @@ def test_kip_848_members_move_whichever_protocols_the_brokers_let_members_mix(
     with with_policy(tmp_path, policy) as (front, coord):
         topic = filled(front)
         _kip_848_members_move(front, topic, "of-kip-848", coord, monkeypatch)
+        if policy in {"upgrade", "bidirectional"}:
+            _groups_of_both_protocols_stay(front, topic, "of-both", coord, policy)
+
+
+def _groups_of_both_protocols_stay(front: Front, topic: str, group: str, coord: Run, policy: str) -> None:
+    """A group with members of both protocols is refused, at the brokers and here, and nothing is changed."""
+    protocols: list[dict[str, Any]] = [{}, KIP_848]
+    consumed(front.brokers, group, topic, 10)
+    with flowing(front, topic), ExitStack() as ends:
+        working_with = {bool(one): ends.enter_context(ExitStack()) for one in protocols}
+        workers: list[Worker] = []
+
+        def join(protocol: dict[str, Any]) -> None:
+            came = working(front.bootstrap, group, topic, 1, beside=workers, **protocol)
+            workers.extend(working_with[bool(protocol)].enter_context(came))
+
+        def leave() -> None:
+            working_with[True].close()
+            workers[:] = [one for one in workers if not one.is_closed]
+            eventually(lambda: have_all(workers), within_s=60)
+
+        def stays(why: str, *commands: str) -> None:
+            eventually(lambda: have_all(workers), within_s=60)
+            record, before = read_kinds(front.store, [group])[group], [one.rebalances for one in workers]
+            for command in commands:
+                ran = coord("groups", *command.split(), group, "--execute")
+                assert (ran.code, why in ran.err) == (6, True), ran.err
+            known = [dict(one.committed) for one in workers]
+            eventually(lambda: _go_on(workers, known), within_s=60)
+            assert read_kinds(front.store, [group])[group] == record
+            assert [one.rebalances for one in workers] == before
+
+        for protocol in protocols:
+            join(protocol)
+        stays("not all of its members use KIP-848; switch all of them first", "take-over", "take-over --managed")
+        if policy == "upgrade":  # the group stays one of KIP-848
+            return
+        leave()
+        _taken_over(coord, group, workers, "--managed")
+        join(KIP_848)
+        stays("stop them first: only classic members can go on", "give-back")
+        leave()
+        eventually(lambda: done(coord, "give-back", group), within_s=60)
+        eventually(lambda: have_all(workers), within_s=60)
+        never_lost(workers, front.brokers, group, topic)
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
