@@ -86,14 +86,18 @@ def test_an_open_transaction_ends_what_can_be_read(probe: Reading, make_log: Cal
     producer.abort_transaction(60)
 
 
+def _closes_a_segment(producer: Producer, tp: TopicPartition) -> None:
+    """Writes records that close the segment of those before them, and aborts their transaction."""
+    time.sleep(0.2)
+    write(producer, tp, 100, abort=True)
+
+
 def test_a_compacted_tail_holds_no_record(probe: Reading, make_log: Callable[..., object], kafka_cluster: KafkaCluster):
     config = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.001"}
     producer, tp = make_log("compacted", delete_retention_ms="0", **config)  # type: ignore[misc]
     write(producer, tp, 3)
-    for _ in range(4):  # each of them closes the segment of the one before
-        time.sleep(0.2)
-        write(producer, tp, 100, abort=True)
-    end = 3 + 1 + 4 * 101
+    for _ in range(4):
+        _closes_a_segment(producer, tp)
     reader = Consumer(
         {
             "bootstrap.servers": kafka_cluster.bootstrap_servers,
@@ -104,10 +108,12 @@ def test_a_compacted_tail_holds_no_record(probe: Reading, make_log: Callable[...
     )
 
     def is_compacted() -> bool:
+        _closes_a_segment(producer, tp)  # Kafka's cleaner looks at a log again only if more can be cleaned
         reader.assign([Assigned(tp.topic, 0, 3)])
         message = reader.poll(10)
         return message is not None and message.error() is None and message.offset() > 3 + 2 * 101
 
     eventually(is_compacted, 120, 1.0)
+    _, end = reader.get_watermark_offsets(Assigned(tp.topic, 0), timeout=30)
     reader.close()
     assert probe({tp: 3}) == {tp: Next(end, is_record=False)}

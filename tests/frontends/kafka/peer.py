@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
+from tests.waiting import eventually
 
 _numbers = itertools.count(1)
 SESSION_MS = 60_000
@@ -99,7 +100,12 @@ class Member:
     def __init__(self, peer: Peer, group: str, software: str = "librdkafka") -> None:
         self.peer, self.group = peer, group
         peer.ask("ApiVersions", 3, client_software_name=software, client_software_version="2")
-        joined = peer.ask("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
+
+        def may_join() -> Any:  # not before an instance runs beside each broker
+            answer = peer.ask("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
+            return answer if answer.error_code != Error.COORDINATOR_NOT_AVAILABLE else None
+
+        joined = eventually(may_join)
         assert joined.error_code == Error.NONE
         self.who = {"group_id": group, "member_id": joined.member_id, "generation_id": joined.generation_id}
         assert peer.ask("SyncGroup", 3, **self.who).error_code == Error.NONE
