@@ -184,11 +184,15 @@ def _stored_elsewhere(story: _Story, begin: float, end: float) -> None:
     whether an entry of the log is older, so the order is the one in which offsets rise."""
     entries = story.entries
     known: dict[int | None, float] = {one.offset: one.seen for one in entries}
+    read: dict[int | None, list[float]] = {}
+    for reading in story.readings:
+        if begin <= reading.t <= end:
+            read.setdefault(reading.offset, []).append(reading.t)
     for one in sorted(story.attempts):
         if any(known.get(offset, one.sent - 1) >= one.sent for offset in range(one.low, one.high + 1)):
             continue
-        read = (reading.t for reading in story.readings if reading.offset == one.low and reading.t >= one.sent)
-        proof = min((t for t in (one.acknowledged, *read) if begin <= t <= end), default=None)
+        later = (t for t in read.get(one.low, ()) if t >= one.sent)
+        proof = min((t for t in (one.acknowledged, *later) if begin <= t <= end), default=None)
         if proof is None:
             continue
         at = bisect.bisect_left(entries, one.sent, key=lambda entry: entry.seen)
