@@ -283,9 +283,10 @@ class GroupDirectory:
         self.of(to).converted(group, acting)
         return AnswerDocument.of(answer)
 
-    def returning(self, groups: Collection[str]) -> Sequence[str]:
-        """Returns the groups that were given back, and whose members have not all rejoined yet."""
-        records = read_kinds(self.store, groups) if groups else {}
+    def returning(self, groups: Collection[str] | None = None) -> Sequence[str]:
+        """Returns those of the groups (by default, of all) that were given back, and whose members have not all
+        rejoined yet."""
+        records = read_kinds(self.store, groups) if groups is None or groups else {}
         return sorted(name for name, one in records.items() if one.is_returning)
 
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from kafka_coord.cli.main import cli
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog import trees
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.kafka.connection import BrokerConnection, of_group
 from kafka_coord.monitor.dashboard.operating import Operating
@@ -162,6 +163,18 @@ def test_a_move_or_pause_of_many_groups_says_which_could_not_be_listed_and_that_
             assert (ran.code, f"NOT SHOWN: the client-assigned groups in {TOPIC}[0]" in ran.err) == (0, True), ran
         ran = run("groups", "take-over", "--matching", "nothing.*", "--execute", zookeeper="127.0.0.1:1")
     assert (ran.code, "no native group matches 'nothing.*'" in ran.err) == (7, True), ran
+
+
+def test_a_repeated_give_back_waits_for_those_whose_members_have_not_all_rejoined() -> None:
+    returning = {"version": 1, "groups": {"given-back": {"kind": "native", "fenced": "a stay"}}}
+    with odd_cluster(Random(1)) as cluster:
+        for broker in (cluster.broker, cluster.instance):
+            broker.becomes(Random(1), sane=True)
+        cluster.tree.value(layout.kinds(partition_of("given-back")), returning)
+        for which in (["--all"], ["--matching", "given.*"]):
+            ran = run("groups", "give-back", *which, "--execute", "--timeout", "0.2", zookeeper="127.0.0.1:1")
+            assert "not all members have rejoined after 0.2 s in 1 group (given-back)" in ran.err, ran
+        assert run("groups", "give-back", "--matching", "given.*", zookeeper="127.0.0.1:1").code == 0
 
 
 def test_what_is_exported_of_oddly_named_groups_can_be_imported(tmp_path: Path) -> None:

@@ -570,18 +570,19 @@ def _await_returned(directory: GroupDirectory, moved: Sequence[str], timeout_s: 
 
 def _matching(
     directory: GroupDirectory, sources: Sequence[GroupKind], matching: str | None
-) -> tuple[list[str], list[str]]:
-    """Lists the groups of these kinds whose names match. Also says and returns which groups could not be listed. Raises
-    :class:`NotFound` if no name matches."""
+) -> tuple[list[str], list[str], list[str]]:
+    """Lists the groups of these kinds whose names match. Also says and returns which groups could not be listed, and
+    returns those that match and return from an earlier move. Raises :class:`NotFound` if no name matches."""
     fits = group_pattern(matching or ".*", "--matching").fits
     listed = [directory.of(source).names() for source in sources]
     unlisted = list(dict.fromkeys(one for _, missing in listed for one in missing))
     for sentence in unlisted:
         note(sentence)
     found = list(dict.fromkeys(one for names, _ in listed for one in names if fits(one)))
-    if matching and not found:
+    returning = [one for one in directory.returning() if fits(one) and one not in found]
+    if matching and not found and not returning:
         raise NotFound(f"no {' or '.join(sources)} group matches {matching!r}")
-    return found, unlisted
+    return found, unlisted, returning
 
 
 def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -> click.Command:
@@ -608,9 +609,9 @@ def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -
             raise SettingsError("name groups, or give --matching, or --all")
         with open_groups() as directory, stopping_at_signals(_say_stopping) as stopping:
             names, kind, unlisted = list(dict.fromkeys(groups)), GroupKind.MANAGED if managed else to, list[str]()
-            if not groups:
-                names, unlisted = _matching(directory, sources, matching)
             moved: list[str] = []
+            if not groups:
+                names, unlisted, moved = _matching(directory, sources, matching)
 
             def act(group: str) -> None:
                 if not execute:
@@ -624,7 +625,7 @@ def _moving(name: str, sources: Sequence[GroupKind], to: GroupKind, text: str) -
             try:
                 _each(names, act, stopping.requested)
             finally:
-                _await_returned(directory, moved, timeout_s, stopping)
+                _await_returned(directory, moved if execute else (), timeout_s, stopping)
             if not execute:
                 note(f"nothing was changed; --execute makes {counted(len(names), 'group')} {kind}")
             elif any(not one.endswith(ONLY_IN_KAFKA) for one in unlisted):
