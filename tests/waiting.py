@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -36,6 +37,19 @@ def eventually(condition: Callable[[], T], within_s: float = 30.0, every_s: floa
             return value
         assert not late, f"not within {within_s} s; last seen: {value!r}"
         time.sleep(every_s)
+
+
+@contextlib.contextmanager
+def beside(run: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Calls ``run`` in a thread while the block runs. It must return soon after the event is set."""
+    ends = threading.Event()
+    thread = threading.Thread(target=run, args=(ends,))
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 def write(producer: Producer, topic: str, partition: int, values: Sequence[bytes]) -> None:

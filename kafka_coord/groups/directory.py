@@ -286,8 +286,7 @@ class GroupDirectory:
     def returning(self, groups: Collection[str] | None = None) -> Sequence[str]:
         """Returns those of the groups (by default, of all) that were given back, and whose members have not all
         rejoined yet."""
-        records = read_kinds(self.store, groups) if groups is None or groups else {}
-        return sorted(name for name, one in records.items() if one.is_returning)
+        return sorted(name for name, one in read_kinds(self.store, groups).items() if one.is_returning)
 
 
 class FoundConsumerDocument(Document, frozen=True):

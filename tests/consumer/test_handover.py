@@ -15,7 +15,7 @@ from kafka_coord import Consumer, ConsumerClosed, TopicPartition
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
-from tests.waiting import eventually
+from tests.waiting import beside, eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -53,9 +53,8 @@ def producing(cluster: KafkaCluster, partitions: list[TopicPartition]) -> Iterat
     exactly = {"enable.idempotence": True}  # a request that a busy broker answers late is sent again
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 2, "log_level": 0, **exactly})
     written = dict.fromkeys(partitions, 0)
-    over = threading.Event()
 
-    def run() -> None:
+    def run(over: threading.Event) -> None:
         for partition in itertools.cycle(partitions):
             if over.is_set():
                 return
@@ -65,13 +64,10 @@ def producing(cluster: KafkaCluster, partitions: list[TopicPartition]) -> Iterat
                 producer.poll(0)
                 over.wait(0.002)
 
-    thread = threading.Thread(target=run)
-    thread.start()
     try:
-        yield written
+        with beside(run):
+            yield written
     finally:
-        over.set()
-        thread.join(10)
         assert producer.flush(90) == 0
 
 

@@ -16,7 +16,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.zk import connect, layout
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
-from tests.waiting import eventually
+from tests.waiting import beside, eventually
 from tests.zk.sessions import Wire
 
 pytestmark = pytest.mark.kafka
@@ -62,20 +62,15 @@ class Reader:
 def producing(produce: Callable[..., list[bytes]], topic: str) -> Iterator[Callable[[], int]]:
     """Writes ten records a second. Yields the number of records written so far."""
     written = itertools.count()
-    done, stop = [0], threading.Event()
+    done = [0]
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         while not stop.wait(0.1):
             produce(topic, 0, 1)
             done[0] = next(written) + 1
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
+    with beside(write):
         yield lambda: done[0]
-    finally:
-        stop.set()
-        thread.join()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from kafka_coord.frontends.kafka.instances import READ_AGAIN_S, RegisteredInstances
 from kafka_coord.zk import layout
 from kafka_coord.zk.instance import InstanceRegistration
-from tests.waiting import eventually
+from tests.waiting import beside, eventually
 from tests.zk.sessions import expire, opening_stores
 
 pytestmark = pytest.mark.zookeeper
@@ -23,21 +23,15 @@ SOON_S = READ_AGAIN_S / 2
 
 @contextmanager
 def followed(instances: RegisteredInstances) -> Iterator[None]:
-    async def run() -> None:
+    async def run(ended: threading.Event) -> None:
         task = asyncio.create_task(instances.follow())
         while not ended.is_set():
             await asyncio.sleep(0.02)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    ended = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
-    thread.start()
-    try:
+    with beside(lambda ended: asyncio.run(run(ended))):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def test_an_instance_is_followed_until_its_session_ends(zk_hosts: str) -> None:

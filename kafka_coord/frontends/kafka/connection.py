@@ -452,8 +452,6 @@ class ClientConnection(asyncio.Protocol):
             raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None
 
     async def _reached_broker(self) -> BrokerEnd:
-        if self._broker is not None:
-            return self._broker
         async with self._reaching:
             if self._broker is None:
                 if self._has_sasl:

@@ -198,7 +198,7 @@ def _stored_elsewhere(story: _Story, begin: float, end: float) -> None:
         at = bisect.bisect_left(entries, one.sent, key=lambda entry: entry.seen)
         while at < len(entries) and entries[at].seen <= proof and (entries[at].offset or 0) <= one.low:
             at += 1
-        entries.insert(at, Entry(one.low, max([one.sent, *(entry.seen for entry in entries[:at][-1:])])))
+        entries.insert(at, Entry(one.low, max([one.sent, *(entry.seen for entry in entries[at - 1 : at])])))
 
 
 def _merge(entries: list[Entry], wall_s: float) -> None:

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer
@@ -18,6 +18,7 @@ from kafka_coord.groups.copies import KafkaOffsetStore
 from kafka_coord.model import GroupKind, TopicPartition
 from kafka_coord.zk.kinds import read_kinds
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.feeding import Feed
 from tests.waiting import eventually
 
 RECORDS, PARTITIONS = 3_000, 6
@@ -150,27 +151,9 @@ def have_all(workers: list[Worker]) -> bool:
     return sum(len(one.consumer.assignment()) for one in workers) == PARTITIONS
 
 
-@contextmanager
-def flowing(front: Front, topic: str) -> Iterator[None]:
+def flowing(front: Front, topic: str) -> AbstractContextManager[Feed]:
     """Writes records all the time."""
-    ends = threading.Event()
-    producer = Producer({"bootstrap.servers": front.brokers, "linger.ms": 5})
-
-    def produce() -> None:
-        for number in itertools.count():
-            if ends.wait(0.01):
-                break
-            producer.produce(topic, value=str(number), partition=number % PARTITIONS)
-            producer.poll(0)
-        producer.flush(30)
-
-    thread = threading.Thread(target=produce)
-    thread.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        thread.join()
+    return Feed(front.brokers, topic, PARTITIONS, every_s=0.01).running()
 
 
 def stored(servers: str, group: str, topic: str) -> dict[int, int]:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,8 @@ from kafka_coord.model import GroupKind
 from kafka_coord.spark.session import find_java
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.tried.fetching import java_class_path
-from tests.frontends.kafka.tried.play import Instances, NotSeen
+from tests.frontends.kafka.tried.play import Instances, NotSeen, longest_pause
+from tests.waiting import beside
 
 VERSION = "3.9.2"
 _KAFKA = "org.apache.kafka"
@@ -140,14 +141,12 @@ class Sinking:
         )
 
     @contextmanager
-    def flowing(self) -> Iterator[list[float]]:
-        """Writes a record to each partition again and again. Yields a list whose only item becomes the longest time in
-        seconds without one of some partition in the sink."""
-        ends, longest_s = threading.Event(), [0.0]
+    def flowing(self) -> Iterator[Mapping[int, list[float]]]:
+        """Writes a record to each partition again and again. Yields when the sink wrote one of each partition."""
+        times: dict[int, list[float]] = {partition: [] for partition in range(_TASKS)}
 
-        def flow() -> None:
+        def flow(ends: threading.Event) -> None:
             producer = Producer({"bootstrap.servers": self.instances.bootstrap, "log_level": 0})
-            last: dict[int, float] = {}
             with self.output.open() as sunk:
                 sunk.seek(0, io.SEEK_END)
                 while not ends.wait(0.02):
@@ -156,18 +155,11 @@ class Sinking:
                     producer.poll(0)
                     now = time.monotonic()
                     for word in sunk.read().split():
-                        last[int(word)] = now
-                    if len(last) == _TASKS:
-                        longest_s[0] = max(longest_s[0], now - min(last.values()))
+                        times[int(word)].append(now)
             producer.flush(60)
 
-        thread = threading.Thread(target=flow)
-        thread.start()
-        try:
-            yield longest_s
-        finally:
-            ends.set()
-            thread.join()
+        with beside(flow):
+            yield times
 
 
 @contextmanager
@@ -216,11 +208,13 @@ def move_connect(instances: Instances, directory: Path) -> None:
     with sinking(instances, directory) as sink:
         for number, (group, to) in enumerate(moves, 2):
             refused: list[str] = []
-            with sink.flowing() as pauses_s:
+            with sink.flowing() as times:
                 time.sleep(_AROUND_S)
+                began = time.monotonic()
                 until(partial(_converts, instances, group, to, refused), f"{group} is {to}")
                 time.sleep(_AROUND_S)
-            logging.warning("%s is %s: pause %.1f s", group, to, *pauses_s)
+                ended = time.monotonic()
+            logging.warning("%s is %s: pause %.1f s", group, to, longest_pause(times, began, ended))
             sink.sinks(number, f"once {group} is {to}")
             sink.runs_all(2, f"two workers share the tasks once {group} is {to}")
         refused = []

@@ -7,8 +7,7 @@ import itertools
 import subprocess
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,6 +19,7 @@ from kafka_coord.errors import RequestRefused
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import GroupKind
 from tests.frontends.kafka.tried.contenders import Contender, environment
+from tests.waiting import beside
 
 PARTITIONS, RECORDS = 6, 300
 KIP_848 = "kip-848"
@@ -100,6 +100,12 @@ class Member:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
             raise NotSeen("it does not leave when it is asked to") from None
+
+
+def longest_pause(times: Mapping[int, Iterable[float]], began: float, ended: float) -> float:
+    """The longest time in seconds without a record of some partition, between these two times."""
+    each = ([began, *sorted(at for at in of_one if began <= at <= ended), ended] for of_one in times.values())
+    return max(b - a for one in each for a, b in itertools.pairwise(one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,34 +252,28 @@ class Play:
         self._moves.append(Moved(to, took_s, self._longest_pause(began, ended), failed, logged))
 
     def _longest_pause(self, began: float, ended: float) -> float:
-        times: dict[int, list[float]] = defaultdict(list)
+        times: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
         for one in self._members:
             for (partition, _), at in zip(list(one.records), list(one.heard), strict=False):
-                if began <= at <= ended:
-                    times[partition].append(at)
-        each = [sorted([began, *times[partition], ended]) for partition in range(PARTITIONS)]
-        return max(b - a for one in each for a, b in itertools.pairwise(one))
+                times[partition].append(at)
+        return longest_pause(times, began, ended)
 
     @contextmanager
     def _flowing(self) -> Iterator[None]:
         """Writes a record to each partition again and again."""
-        ends = threading.Event()
         producer = Producer({"bootstrap.servers": self._instances.brokers, "log_level": 0, "linger.ms": 1})
 
-        def produce() -> None:
+        def produce(ends: threading.Event) -> None:
             while not ends.wait(_FLOW_EVERY_S):
                 for partition in range(PARTITIONS):
                     producer.produce(self._topic, b"", partition=partition)
                     self._produced += 1
                 producer.poll(0)
 
-        thread = threading.Thread(target=produce, name="tried-flow")
-        thread.start()
         try:
-            yield
+            with beside(produce):
+                yield
         finally:
-            ends.set()
-            thread.join()
             if producer.flush(60):
                 raise NotSeen("the records could not be written")
 
