@@ -229,7 +229,8 @@ class Acknowledged(JsonObject, frozen=True, tag_field="version", tag=1):
 
 
 class GivenUp(JsonObject, frozen=True, tag_field="version", tag=1):
-    """The ids of the members that hold nothing any more, by the stay of the fence that waits for them."""
+    """The ids of members by the stay of the fence that waits for them: of those that hold nothing any more and, with a
+    suffix, of others."""
 
     stays: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -251,8 +252,8 @@ def give_up(store: Store, partition: int, broker_id: int, known: Mapping[str, Co
         store.create(path, GivenUp(after).to_bytes())
 
 
-def read_given_up(store: Store, partition: int, stay: str) -> frozenset[str]:
-    """Returns the member ids that any instance has told of. Raises as :func:`give_up`."""
+def read_given_up(store: Store, partition: int, *stays: str) -> list[frozenset[str]]:
+    """Returns for each stay the member ids that any instance has told of. Raises as :func:`give_up`."""
     listing = store.children_many([layout.kinds(partition)])[0]
     names = [one for one in (listing.names if listing is not None else ()) if one.endswith("-given-up")]
     paths = [f"{layout.kinds(partition)}/{one}" for one in names]
@@ -260,7 +261,7 @@ def read_given_up(store: Store, partition: int, stay: str) -> frozenset[str]:
     found = [
         GivenUp.from_bytes(node.data, path) for path, node in zip(paths, nodes, strict=True) if isinstance(node, Node)
     ]
-    return frozenset().union(*(one.stays.get(stay, ()) for one in found))
+    return [frozenset().union(*(one.stays.get(stay, ()) for one in found)) for stay in stays]
 
 
 def acknowledge(store: Store, partition: int, broker_id: int, heard: Acknowledged) -> None:

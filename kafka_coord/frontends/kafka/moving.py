@@ -29,7 +29,7 @@ from kafka_coord.frontends.kafka.managed.administration import Admitted
 from kafka_coord.frontends.kafka.managed.group import ManagedGroups, partitions_of
 from kafka_coord.frontends.kafka.managed.heartbeats import PROTOCOL as KIP_848
 from kafka_coord.frontends.kafka.managed.members import is_instance
-from kafka_coord.frontends.kafka.native import FENCE, LEFT, UNDOING, NativeGroups, instance_of
+from kafka_coord.frontends.kafka.native import FENCE, UNDOING, NativeGroups, instance_of
 from kafka_coord.grouplog.manager import Offsets, partition_of
 from kafka_coord.grouplog.topics import assigned_topics, current_offsets
 from kafka_coord.kafka.connection import BrokerConnection
@@ -61,6 +61,8 @@ _BEGINS_AGAIN_S = 5.0
 _RESOLVES_AFTER_S = 2.0
 _JOINED_WITHIN_S = 60.0
 _HELD_UP_S = 60.0
+_HEARD_WITHIN_S = 3.0
+"""How soon it is told that a member was heard."""
 _HOLDS_S = 2 * FREEZE_S
 _FENCED_WITHIN_S = 30.0
 _OFFSETS_AT_ONCE = 2_000
@@ -882,11 +884,13 @@ class Moves:
     async def _released(self, name: str) -> None:
         """Ends a give-back: opens the namesake, and ends the fence once all members are seen there, or once those that
         are missing have lost their sessions: only then may the brokers hand out their partitions. A newcomer may look
-        like a member that is missing, so each must also have given its former id up. May be repeated."""
+        like a member that is missing, so each must also have given its former id up. Who is heard and does not join
+        may still be reading what it had: it has as long as in any rebalance. May be repeated."""
         group, record = self._group(name), self._kinds.record_of(name)
         has_consumers = group.protocol_name == KIP_848
         members = dict(group.members)
-        expected, late = _who(() if has_consumers else members.values()), _now() + _longest_s(group)
+        expected, began = _who(() if has_consumers else members.values()), _now()
+        late = began + _longest_s(group)
         former = {one.member_id for one in members.values() if has_consumers or one.instance_id is None}
         while record is not None and record.is_returning:
             try:
@@ -894,9 +898,15 @@ class Moves:
                 if namesake is not None and namesake.is_closed and expected:
                     await self._opened(name, namesake.kind)
                 while namesake is not None and _now() < late:
-                    missing = former - {one.member_id for one in namesake.members} - {*await self._kinds.given_up(name)}
-                    left = _who(members[one] for one in await self._kinds.given_up(name, LEFT) if one in members)
-                    if not missing and not expected - left - _who(namesake.members):
+                    if namesake.node[0] not in self._instances.running():
+                        began = _now()  # nobody can be heard
+                    back = await self._kinds.known_of(name)
+                    ended = {
+                        id_ for id_, one in members.items() if _now() > began + one.session_timeout_s + _HEARD_WITHIN_S
+                    }
+                    gone = (back.left | (ended - back.heard)) & members.keys()
+                    missing = former - {one.member_id for one in namesake.members} - back.given_up - gone
+                    if not missing and not expected - _who(members[one] for one in gone) - _who(namesake.members):
                         break
                     await asyncio.sleep(_SETTLE_CHECK_S)
                     namesake = await self._namesake(name)

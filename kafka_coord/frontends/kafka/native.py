@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from msgspec import structs
 
@@ -90,8 +90,8 @@ _BEAT = "ConsumerGroupHeartbeat"
 _LEAVE_GROUP = "LeaveGroup"
 _GIVE_UP = frozenset({"JoinGroup", _BEAT, _LEAVE_GROUP})
 """Requests of members that hold nothing any more."""
-LEFT = " left"
-"""What the stay of a fence is followed by where it is about members that do not come back."""
+_LEFT, _HEARD = " left", " heard"
+"""What the stay of a fence is followed by where it is about members that do not come back, or have been heard since."""
 _DESCRIBES = frozenset({"ConsumerGroupDescribe", "DescribeGroups"})
 _FETCH_OF_SEVERAL = 8
 _WAITING = frozenset({"DeleteGroups", "Heartbeat", "OffsetCommit", "OffsetDelete", "OffsetFetch"})
@@ -120,6 +120,15 @@ _ABSENT = frozenset({Error.GROUP_ID_NOT_FOUND, Error.UNSUPPORTED_VERSION})
 _FENCED = frozenset({Error.GROUP_ID_NOT_FOUND, Error.INCONSISTENT_GROUP_PROTOCOL})
 Ours = Callable[[Call], Awaitable[Any]]
 """How the instances answer a request about groups that they coordinate."""
+
+
+class Back(NamedTuple):
+    """The ids of members that the fence waits for: of those that hold nothing any more, that have left, and that any
+    instance has heard since their group is native."""
+
+    given_up: frozenset[str]
+    left: frozenset[str]
+    heard: frozenset[str]
 
 
 class Kinds:
@@ -408,20 +417,21 @@ class Kinds:
         return await asyncio.to_thread(read_acknowledged, self._store, partition, brokers) if self._store else {}
 
     async def give_up(self, partition: int, broker_id: int, known: Mapping[str, Collection[str]]) -> None:
-        """Tells which members hold nothing any more. Raises :class:`StoreError` and :class:`MalformedValue`."""
+        """Tells what this instance knows of members that come back. Raises :class:`StoreError` and
+        :class:`MalformedValue`."""
         if self._store is not None:
             await asyncio.to_thread(give_up, self._store, partition, broker_id, known)
         else:
             self._given_up = known
 
-    async def given_up(self, group: str, how: str = "") -> Collection[str]:
-        """Returns the ids of the group's members that hold nothing any more, or only of those that have
-        :data:`LEFT`. Raises as :meth:`give_up`."""
+    async def known_of(self, group: str) -> Back:
+        """Returns what any instance knows of the members that the fence waits for. Raises as :meth:`give_up`."""
         record = self.record_of(group)
-        stay = f"{record.fenced}{how}" if record is not None else ""
-        if self._store is not None:
-            return await asyncio.to_thread(read_given_up, self._store, partition_of(group), stay)
-        return self._given_up.get(stay, ())
+        stay = record.fenced if record is not None else ""
+        stays = [f"{stay}{how}" for how in ("", _LEFT, _HEARD)]
+        if self._store is None:
+            return Back(*(frozenset(self._given_up.get(one, ())) for one in stays))
+        return Back(*await asyncio.to_thread(read_given_up, self._store, partition_of(group), *stays))
 
     def unsettled(self, partition: int) -> dict[str, GroupRecord]:
         """Returns the partition's groups that are moving, or whose namesakes at the brokers are fenced."""
@@ -644,6 +654,8 @@ class NativeGroups:
             members = self._seen.get(group, {})
             known = members.get(member_id, Seen())
             timeouts = self._timeouts.get(connection, (known.session_ms, known.rebalance_ms))
+            if member_id not in members:
+                self._tell_soon(group)
             _remember(members, member_id, Seen(generation, *timeouts), _MOST_MEMBERS)
             _remember(self._seen, group, members)
 
@@ -657,7 +669,7 @@ class NativeGroups:
         found: dict[str, Iterable[str]] = {}
         if name == _LEAVE_GROUP:
             left = {one.member_id for one in request.members} | {request.member_id}
-            found = dict.fromkeys((stay, f"{stay}{LEFT}"), left - {""}) if stay else {}
+            found = dict.fromkeys((stay, f"{stay}{_LEFT}"), left - {""}) if stay else {}
         elif name == _BEAT:
             found = {stay: [request.member_id]} if stay and request.member_epoch <= JOIN else {}
         elif (before := self._names.get(group, {}).get(call.client.number)) not in {None, request.member_id}:
@@ -673,6 +685,12 @@ class NativeGroups:
             _remember(self._given_up, of, members)
         await self._tell_given_up(partition)
 
+    def _tell_soon(self, group: str) -> None:
+        """Tells that another member was heard, unless all have come back by then, as nearly always."""
+        record = self.kinds.record_of(group)
+        if record is not None and record.is_returning:
+            asyncio.get_running_loop().call_later(_TOLD_WITHIN_S, self._returning, partition_of(group))
+
     def _returning(self, partition: int) -> None:
         self._run(self._tell_given_up(partition))
 
@@ -680,9 +698,13 @@ class NativeGroups:
         async with self._telling:
             none: dict[str, None] = {}
             of_stays = {
-                told: frozenset(self._given_up.get(name, none)) | frozenset(self._given_up.get(told, none))
+                told: frozenset(self._given_up.get(told, none)).union(more)
                 for group, stay in self.kinds.returning(partition).items()
-                for told, name in ((stay, group), (f"{stay}{LEFT}", ""))
+                for told, more in (
+                    (stay, self._given_up.get(group, none)),
+                    (f"{stay}{_LEFT}", none),
+                    (f"{stay}{_HEARD}", self._seen.get(group, none)),
+                )
             }
             wanted = {stay: ids for stay, ids in of_stays.items() if ids}
             if wanted == self._told_given_up.get(partition, {}):

@@ -7,6 +7,8 @@ import dataclasses
 import itertools
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -40,6 +42,7 @@ from tests.frontends.kafka.records import (
     stored,
     working,
 )
+from tests.frontends.kafka.tried.contenders import MEMBERS
 from tests.monitor.dashboard.served import operators_file, serving
 from tests.waiting import eventually
 
@@ -101,6 +104,30 @@ def test_a_group_is_taken_over_and_given_back_under_load(front: Front, topic: st
         eventually(lambda: members(front.brokers, group) == ["worker-0", "worker-1", "worker-2"], within_s=60)
         known = [dict(one.committed) for one in workers]
         eventually(lambda: all(one.committed != then for one, then in zip(workers, known, strict=True)), within_s=60)
+        never_lost(workers, front.brokers, group, topic)
+
+
+@contextmanager
+def one_that_dies(front: Front, topic: str, group: str) -> Iterator[None]:
+    """Runs a member until it is killed. Its session lasts 6 s, and its rebalances may take five minutes."""
+    command = [sys.executable, MEMBERS / "member.py", "confluent-kafka", front.bootstrap, topic, group, "dies"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_member_that_dies_delays_a_give_back_until_its_session_has_ended(
+    front: Front, topic: str, group: str, coord: Run
+) -> None:
+    consumed(front.brokers, group, topic, 10)
+    with flowing(front, topic), working(front.bootstrap, group, topic, 1) as workers:
+        with one_that_dies(front, topic, group):
+            eventually(lambda: not have_all(workers), within_s=60)
+            _taken_over(coord, group, workers)
+        eventually(lambda: done(coord, "give-back", group), within_s=60)
+        eventually(lambda: have_all(workers), within_s=30)
         never_lost(workers, front.brokers, group, topic)
 
 

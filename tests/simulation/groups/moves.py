@@ -58,6 +58,8 @@ HERE = partition_of(GROUP)
 _SESSION_S = 1.5
 _JOIN_S = 10.0
 _LONGEST_S = 70.0
+PATIENCE_S = 60
+"""How long a rebalance of some members may take."""
 _LATE_S = 12.0
 _LIMITS = dataclasses.replace(LIMITS, least_session_s=SESSION_MS / 1000, max_session_timeout_s=_LONGEST_S)
 """Every term waits for each member as long as its session, as Kafka does, and for one whose timeouts nobody knows as
@@ -648,8 +650,7 @@ class ChangedHistory(MoveHistory):
     def run(self) -> None:
         self._run(self.world.now + _JOIN_S)
         self._moves()
-        self.readers[0].is_leaving = True
-        self._run(self.world.now + _JOIN_S)
+        self._changes()
         self._moves()
         began = self.world.now
         while (record := self.record()) is not None and record.is_returning and self.world.now < began + CALM_S:
@@ -658,12 +659,50 @@ class ChangedHistory(MoveHistory):
         self._run(self.world.now + self.calm_s)
         self._at_rest()
 
+    def _changes(self) -> None:
+        self.readers[0].is_leaving = True
+        self._run(self.world.now + _JOIN_S)
+
     def _moves(self) -> Front:
         front, before = self.fronts[self.log.leader], self.moved.total()
         front.process.start(lambda: self._moved(front))
         while self.moved.total() == before:
             self._run(self.world.now + 0.1)
         return front
+
+
+class Patient(Reader):
+    """Its rebalances may take much longer than its session. It takes ``rests_s`` before it joins again once."""
+
+    rests_s = 0.0
+
+    async def _join(self) -> None:
+        rests_s, self.rests_s = self.rests_s, 0.0
+        await asyncio.sleep(rests_s)
+        await super()._join()
+
+    async def _ask(self, name: str, **fields: Any) -> Any:
+        more = {"rebalance_timeout_ms": 1_000 * PATIENCE_S} if name == "JoinGroup" else {}
+        return await super()._ask(name, **fields | more)
+
+
+class MissingHistory(ChangedHistory):
+    """Without faults: a member has died when its group is given back. With ``rests_s``, it joins so much later."""
+
+    reader = Patient
+
+    def __init__(self, seed: int, rests_s: float = 0.0, *, is_static: bool = False) -> None:
+        super().__init__(seed)
+        self._rests_s, self._is_static = rests_s, is_static
+
+    def _begin(self) -> None:
+        self.readers += [self.reader(self, name) for name in ("static" if self._is_static else "a", "b")]
+
+    def _changes(self) -> None:
+        if self._rests_s:
+            self.readers[0].rests_s = self._rests_s
+        else:
+            self._die(self.readers.pop(0).process)
 
 
 class StrangerHistory(ChangedHistory):

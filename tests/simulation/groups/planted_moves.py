@@ -13,7 +13,7 @@ from kafka_coord.frontends.kafka import client_assigned, groups, moving
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.client_assigned import ClientAssignedGroups
 from kafka_coord.frontends.kafka.moving import CONSUMER_TYPE, Fence, Moves, Namesake
-from kafka_coord.frontends.kafka.native import Kinds, NativeGroups
+from kafka_coord.frontends.kafka.native import Back, Kinds, NativeGroups
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.kafka.coordinators import by_topic
 from tests.simulation.groups.planted import Patch, patched
@@ -140,16 +140,16 @@ def _first_gets_everything() -> Patches:
 def _counted_by_client_id() -> Patches:
     """Members that have come back are told from newcomers by their client ids alone."""
 
-    async def given_up(self: Any, _group: str, how: str = "") -> Any:
-        return () if how else self.everybody
+    async def known_of(self: Any, _group: str) -> Back:
+        return Back(self.everybody, frozenset(), self.everybody)
 
     original = Moves._released
 
     async def released(self: Any, name: str) -> None:
-        self._kinds.everybody = set(self._group(name).members)
+        self._kinds.everybody = frozenset(self._group(name).members)
         await original(self, name)
 
-    return (Kinds, "given_up", given_up), (Moves, "_released", released)
+    return (Kinds, "known_of", known_of), (Moves, "_released", released)
 
 
 def _writes_not_awaited() -> Patches:

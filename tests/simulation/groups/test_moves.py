@@ -8,9 +8,11 @@ import pytest
 
 from tests.simulation.groups.clients import SESSION_MS
 from tests.simulation.groups.moves import (
+    PATIENCE_S,
     ChangedHistory,
     HeldHistory,
     LateHistory,
+    MissingHistory,
     NewerHistory,
     StrangerHistory,
     play,
@@ -83,6 +85,21 @@ def test_a_give_back_does_not_wait_for_the_id_that_a_member_had_before_its_group
         history = ChangedHistory(seed)
         assert played(history)[0] == ""
         assert history.returned_s < SESSION_MS / 1000 / 2
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_give_back_waits_for_a_dead_member_until_its_session_has_ended(is_static: bool) -> None:
+    for seed in range(3):
+        history = MissingHistory(seed, is_static=is_static)
+        assert played(history)[0] == ""
+        assert history.returned_s == pytest.approx(SESSION_MS / 1000 + 3.0, abs=1.0)
+
+
+def test_a_give_back_waits_for_a_member_that_is_heard_as_long_as_a_rebalance_may_take() -> None:
+    for seed in range(3):
+        history = MissingHistory(seed, 3 * SESSION_MS / 1000)
+        assert played(history)[0] == ""
+        assert 3 * SESSION_MS / 1000 <= history.returned_s < PATIENCE_S
 
 
 @pytest.mark.parametrize("name", PLANTED)
