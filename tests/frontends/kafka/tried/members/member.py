@@ -64,7 +64,7 @@ def by_confluent() -> None:
 def by_kafka_python() -> None:
     import kafka
     from kafka.consumer.subscription_state import ConsumerRebalanceListener
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaConnectionError, KafkaError
 
     say("# kafka-python", kafka.__version__)
 
@@ -88,7 +88,11 @@ def by_kafka_python() -> None:
     )
     consumer.subscribe([TOPIC], listener=Telling())
     while not stopping.is_set():
-        found = [one for records in consumer.poll(timeout_ms=200).values() for one in records]
+        try:
+            found = [one for records in consumer.poll(timeout_ms=200).values() for one in records]
+        except KafkaConnectionError as error:  # it is told that a connection was refused
+            say("#", repr(error))
+            continue
         for one in found:
             say("record", one.partition, one.offset)
         if found:
