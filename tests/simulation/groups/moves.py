@@ -699,10 +699,11 @@ class MissingHistory(ChangedHistory):
         self.readers += [self.reader(self, name) for name in ("static" if self._is_static else "a", "b")]
 
     def _changes(self) -> None:
-        if self._rests_s:
-            self.readers[0].rests_s = self._rests_s
-        else:
+        first = self.readers[0]
+        if not self._rests_s:
             self._die(self.readers.pop(0).process)
+        elif isinstance(first, Patient):
+            first.rests_s = self._rests_s
 
 
 class StrangerHistory(ChangedHistory):
