@@ -31,12 +31,12 @@ SUITES = (
 )
 
 
-def passes_on_kraft(*paths: str, within_s: float) -> None:
+def passes_on_kraft(*arguments: str, within_s: float) -> None:
     try:
         class_path(KAFKA_4)
     except DevClusterError as error:
         pytest.skip(f"no Kafka 4.3: {error}")
-    command = [sys.executable, "-m", "pytest", "-q", "--kraft", "-m", "kafka", "-p", "no:cacheprovider", *paths]
+    command = [sys.executable, "-m", "pytest", "-q", "--kraft", "-m", "kafka", "-p", "no:cacheprovider", *arguments]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=within_s, check=False)
     assert ran.returncode == 0, ran.stdout[-20_000:]
 
@@ -50,4 +50,4 @@ def test_the_named_part_of_the_suites_passes_on_kafka_4() -> None:
 @pytest.mark.timeout(3_100)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda paths: paths[0].rpartition("/")[2])
 def test_all_of_a_suite_passes_on_kafka_4(suite: tuple[str, ...]) -> None:
-    passes_on_kraft(*suite, within_s=3_000)
+    passes_on_kraft("-n", "3", "--max-worker-restart", "0", *suite, within_s=3_000)
