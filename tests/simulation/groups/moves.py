@@ -13,6 +13,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from random import Random
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -36,7 +37,7 @@ from kafka_coord.zk.kinds import GroupRecord, decode_kinds, read_kinds
 from kafka_coord.zk.store import GetData
 from kafka_coord.zk.store import Node as Data
 from tests.frontends.kafka.callers import NoManagedGroups
-from tests.simulation.groups.clients import GROUP, SESSION_MS, TOPIC, Elsewhere
+from tests.simulation.groups.clients import GROUP, REBALANCE_MS, SESSION_MS, TOPIC, Elsewhere
 from tests.simulation.groups.history import BROKERS, simulated_wire, violation
 from tests.simulation.groups.instances import FIRST_TREE, LIMITS, LOOK_S, Instance, Network, Registry, Znode
 from tests.simulation.groups.judge import InvariantBroken
@@ -58,9 +59,9 @@ HERE = partition_of(GROUP)
 _SESSION_S = 1.5
 _JOIN_S = 10.0
 _LONGEST_S = 70.0
-PATIENCE_S = 60
-"""How long a rebalance of some members may take."""
-_LATE_S = 12.0
+PATIENT_MS = 60_000
+"""How long a rebalance may take in some histories: much longer than a session."""
+_LATE_S, _PATIENT = 12.0, 0.3
 _LIMITS = dataclasses.replace(LIMITS, least_session_s=SESSION_MS / 1000, max_session_timeout_s=_LONGEST_S)
 """Every term waits for each member as long as its session, as Kafka does, and for one whose timeouts nobody knows as
 long as any may have."""
@@ -255,6 +256,7 @@ class MoveHistory:
         self.topic = SimulatedTopic(self.world, seed)
         self.delay_s = rng.choice([0.0, 3.0])
         """How long a broker delays the first generation of a group: Kafka does so for 3 s, unless it is configured."""
+        self.rebalance_ms = PATIENT_MS if Random(seed).random() < _PATIENT else REBALANCE_MS
         self.judge = ReadJudge(self)
         self.server_store: SimulatedStore = connected_store()
         self.server = self.server_store.server
@@ -671,39 +673,21 @@ class ChangedHistory(MoveHistory):
         return front
 
 
-class Patient(Reader):
-    """Its rebalances may take much longer than its session. It takes ``rests_s`` before it joins again once."""
-
-    rests_s = 0.0
-
-    async def _join(self) -> None:
-        rests_s, self.rests_s = self.rests_s, 0.0
-        await asyncio.sleep(rests_s)
-        await super()._join()
-
-    async def _ask(self, name: str, **fields: Any) -> Any:
-        more = {"rebalance_timeout_ms": 1_000 * PATIENCE_S} if name == "JoinGroup" else {}
-        return await super()._ask(name, **fields | more)
-
-
 class MissingHistory(ChangedHistory):
     """Without faults: a member has died when its group is given back. With ``rests_s``, it joins so much later."""
 
-    reader = Patient
-
     def __init__(self, seed: int, rests_s: float = 0.0, *, is_static: bool = False) -> None:
         super().__init__(seed)
-        self._rests_s, self._is_static = rests_s, is_static
+        self._rests_s, self._is_static, self.rebalance_ms = rests_s, is_static, PATIENT_MS
 
     def _begin(self) -> None:
         self.readers += [self.reader(self, name) for name in ("static" if self._is_static else "a", "b")]
 
     def _changes(self) -> None:
-        first = self.readers[0]
-        if not self._rests_s:
+        if self._rests_s:
+            self.readers[0].rests_s = self._rests_s
+        else:
             self._die(self.readers.pop(0).process)
-        elif isinstance(first, Patient):
-            first.rests_s = self._rests_s
 
 
 class StrangerHistory(ChangedHistory):

@@ -72,14 +72,15 @@ class ReadJudge:
 
 class Reader(Client):
     """A client that reads its partitions. It stops before it joins again, and only looks up its coordinator if that has
-    moved. A ``plain`` one asks the brokers, without an instance; one with a partition of its ``own`` is no member."""
+    moved. A ``plain`` one asks the brokers, without an instance; one with a partition of its ``own`` is no member. It
+    takes ``rests_s`` before it joins the next time."""
 
     history: MoveHistory  # type: ignore[assignment]
     request_s = 5.0
 
     def __init__(self, history: MoveHistory, name: str, *, plain: bool = False, own: int | None = None) -> None:
         self.plain, self.own, self.is_leaving = plain, own, False
-        self.committed_at = -math.inf
+        self.committed_at, self.rests_s = -math.inf, 0.0
         super().__init__(history, name)  # type: ignore[arg-type]
         self.is_cooperative = False
 
@@ -133,6 +134,9 @@ class Reader(Client):
                 await asyncio.sleep(self.rng.uniform(0.0, 0.05))
 
     async def _join(self) -> None:
+        if self.rests_s:
+            await asyncio.sleep(self.rests_s)
+            self.rests_s = 0.0
         await super()._join()
         told = assignment(self.assigned)
         self.wanted = [one for topic in told.assigned_partitions for one in topic.partitions] if told else ()
@@ -202,6 +206,8 @@ class Reader(Client):
 
     async def _ask(self, name: str, **more: Any) -> Any:
         asked_at = self.world.now
+        if name == "JoinGroup":
+            more["rebalance_timeout_ms"] = self.history.rebalance_ms
         found = await super()._ask(name, **more)
         if name in {"Heartbeat", "SyncGroup", _BEAT} and found.error_code == Error.NONE:
             self.heard_at = asked_at
@@ -245,7 +251,7 @@ class ConsumerReader(Reader):
             part = form.struct("TopicPartitions")(topic_id=self._topic_id, partitions=tuple(sorted(owned)))
             fields["topic_partitions"] = (part,) if owned else ()
         if self._is_whole:
-            fields |= {"rebalance_timeout_ms": REBALANCE_MS, "subscribed_topic_names": (TOPIC,)}
+            fields |= {"rebalance_timeout_ms": self.history.rebalance_ms, "subscribed_topic_names": (TOPIC,)}
         self._told = owned
         answer = await self._ask(_BEAT, **fields)
         self._check(answer.error_code)
