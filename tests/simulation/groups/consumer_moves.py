@@ -28,7 +28,7 @@ from tests.simulation.groups.judge import InvariantBroken
 from tests.simulation.groups.line import Line
 from tests.simulation.groups.loop import Process
 from tests.simulation.groups.moves import FAULTS as OF_MOVES
-from tests.simulation.groups.moves import HERE, Broker, Front, MoveHistory, played
+from tests.simulation.groups.moves import HERE, Broker, Front, MissingHistory, MoveHistory, played
 from tests.simulation.groups.readers import SHARED, ConsumerReader
 
 FAULTS = OF_MOVES - {"stranger"}
@@ -225,6 +225,10 @@ class ConsumerMoveHistory(MoveHistory):
         for failure in self.elected.process.failures():
             raise InvariantBroken(failure)
         super()._at_rest()
+
+
+class MissingConsumers(MissingHistory, ConsumerMoveHistory):
+    """As :class:`MissingHistory`, with KIP-848 members."""
 
 
 class UnheardHistory(ConsumerMoveHistory):

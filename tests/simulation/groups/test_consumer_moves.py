@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tests.simulation.groups.consumer_moves import ConsumerMoveHistory, UnheardHistory, play
+from tests.simulation.groups.clients import SESSION_MS
+from tests.simulation.groups.consumer_moves import ConsumerMoveHistory, MissingConsumers, UnheardHistory, play
 from tests.simulation.groups.moves import played
 from tests.simulation.groups.planted_moves import OF_CONSUMERS, planted
 
@@ -40,6 +41,13 @@ def test_no_commit_is_lost_no_partition_has_two_readers_and_no_move_is_stuck() -
 @pytest.mark.parametrize("history", [UnheardHistory, IN_FLIGHT])
 def test_what_an_instance_passes_on_while_the_fence_enters_gives_nothing_away(history: type[UnheardHistory]) -> None:
     assert [played(history(seed))[0] for seed in (2, 3)] == ["", ""]
+
+
+def test_a_give_back_waits_for_a_dead_member_until_its_session_has_ended() -> None:
+    for seed in range(2):
+        history = MissingConsumers(seed)
+        assert played(history)[0] == ""
+        assert history.returned_s == pytest.approx(SESSION_MS / 1000 + 3.0, abs=1.0)
 
 
 @pytest.mark.parametrize("name", OF_CONSUMERS)
