@@ -14,7 +14,7 @@ from kafka_coord.errors import Fenced, MultiFailed, StoreUnavailable
 from kafka_coord.frontends.kafka.calls import Call
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.native import _BEAT as BEAT
-from kafka_coord.frontends.kafka.native import _SOON_MS, FENCE, LEFT, Kinds, NativeGroups, PassedOn
+from kafka_coord.frontends.kafka.native import _SOON_MS, FENCE, Back, Kinds, NativeGroups, PassedOn
 from kafka_coord.model import GroupKind
 from kafka_coord.model.names import partition_of
 from kafka_coord.wire.frames import RequestHeader, answer_frame, answer_start
@@ -229,10 +229,10 @@ def test_who_has_given_up_is_known_after_a_restart_until_the_group_is_back(store
     give_up(store, PARTITION, 1, {"stay": ["a-1"]})
     give_up(store, PARTITION, 1, {"stay": ["b-1"]})
     give_up(store, PARTITION, 2, {"stay": ["c-1"], "another": ["d-1"]})
-    assert read_given_up(store, PARTITION, "stay") == {"a-1", "b-1", "c-1"}
+    assert read_given_up(store, PARTITION, "stay", "another") == [{"a-1", "b-1", "c-1"}, {"d-1"}]
     give_up(store, PARTITION, 1, {})
     give_up(store, PARTITION, 2, {"another": ["d-1"]})
-    assert read_given_up(store, PARTITION, "stay") == frozenset()
+    assert read_given_up(store, PARTITION, "stay") == [frozenset()]
 
 
 def test_a_member_id_is_given_up_by_its_own_client_alone() -> None:
@@ -247,12 +247,11 @@ def test_a_member_id_is_given_up_by_its_own_client_alone() -> None:
         ("another", "JoinGroup", "d-1"),
         ("shared", "LeaveGroup", "c-1"),
     ]
-    assert asyncio.run(given_up(frames)) == ({"a-1", "c-1"}, {"c-1"})
+    assert asyncio.run(known_after(frames)) == ({"a-1", "c-1"}, {"c-1"}, {"a-1", "b-1", "c-1"})
 
 
-async def given_up(frames: Sequence[tuple[str, str, str]]) -> tuple[set[str], set[str]]:
-    """Returns the ids that an instance takes for given up, and those that have left, while requests arrive from several
-    connections."""
+async def known_after(frames: Sequence[tuple[str, str, str]]) -> Back:
+    """Returns what an instance knows of members after requests from several connections."""
     instances = Instances(lambda: None, 1, dict)  # type: ignore[arg-type, return-value]
     kinds = Kinds()
     native, lines = NativeGroups(instances, kinds), dict[str, OpenCaller]()
@@ -265,7 +264,7 @@ async def given_up(frames: Sequence[tuple[str, str, str]]) -> tuple[set[str], se
         if name in {"JoinGroup", "LeaveGroup"}:
             await native._gives_up(name, call)
         native._begun(name, call, [GROUP], refused)
-    return set(await kinds.given_up(GROUP)), set(await kinds.given_up(GROUP, LEFT))
+    return await kinds.known_of(GROUP)
 
 
 @pytest.mark.parametrize(
