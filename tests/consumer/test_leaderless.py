@@ -150,7 +150,7 @@ def test_a_partition_without_a_leader_delays_no_other_and_begins_at_its_first_en
                 assert UNLED in made[name].stats.unresolved
                 assert UNLED in changes[name][-1]
 
-            cluster.broker(2).start()
+            cluster.broker(2).start(timeout_s=180)
             each(lambda group: offset(store, group, UNLED) == 3)
             produce(cluster, UNLED, "after")
             for member in made.values():

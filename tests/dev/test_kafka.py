@@ -6,9 +6,10 @@ import contextlib
 import json
 import socket
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -169,3 +170,17 @@ def test_a_broker_that_never_responds_causes_a_timeout() -> None:
         admin = TopicAdmin(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=1.0)
         with pytest.raises(Timeout, match=r"no broker at 127\.0\.0\.1:\d+ answered within 1 s"):
             admin.create("flights")
+
+
+def test_a_former_controller_may_have_carried_a_change_out() -> None:
+    said = [KafkaError.NOT_CONTROLLER, KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.TOPIC_ALREADY_EXISTS]
+
+    def answered() -> dict[str, Future[None]]:
+        answer: Future[None] = Future()
+        answer.set_exception(KafkaException(KafkaError(said.pop(0))))
+        return {"t": answer}
+
+    topics = TopicAdmin("127.0.0.1:1", timeout_s=0.1)
+    topics._ask(answered, "create topic t", KafkaError.TOPIC_ALREADY_EXISTS)
+    with pytest.raises(RequestRefused, match="cannot create topic t"):
+        topics._ask(answered, "create topic t", KafkaError.TOPIC_ALREADY_EXISTS)

@@ -85,7 +85,11 @@ class TopicAdmin:
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if the topic exists or Kafka refuses to create it.
         """
-        self._ask(lambda: self._create(name, partitions, replication, config or {}), f"create topic {name}")
+        self._ask(
+            lambda: self._create(name, partitions, replication, config or {}),
+            f"create topic {name}",
+            KafkaError.TOPIC_ALREADY_EXISTS,
+        )
         self._await(
             lambda view: view.led_partitions(name) == partitions, f"{partitions} partitions of {name} to have leaders"
         )
@@ -98,6 +102,7 @@ class TopicAdmin:
         self._ask(
             lambda: self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout_s),
             f"add partitions to {name}",
+            KafkaError.INVALID_PARTITIONS,
         )
         self._await(lambda view: view.led_partitions(name) == total, f"{total} partitions of {name} to have leaders")
 
@@ -106,7 +111,11 @@ class TopicAdmin:
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it does not exist.
         """
-        self._ask(lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}")
+        self._ask(
+            lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s),
+            f"delete topic {name}",
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+        )
         self._await(lambda view: name not in view.topics, f"{name} to disappear from the metadata")
         # A topic can be absent from the metadata but still in ZooKeeper, so this asks Kafka whether the name is free.
         deadline = time.monotonic() + self._timeout_s
@@ -141,15 +150,16 @@ class TopicAdmin:
             raise BrokerError(f"cannot determine whether topic {name} is deleted: {error.args[0].str()}") from error
         return True
 
-    def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
-        """Sends a request, and retries while the addressed broker is not the controller. After the controller has
-        changed, librdkafka finds the new one only in metadata, which it fetches every five minutes, so the metadata is
-        requested before each retry.
+    def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str, is_done: int) -> None:
+        """Sends a request, and retries while the addressed broker is not the controller. It may have carried the
+        request out all the same: the error ``is_done`` of a retry says so. After the controller has changed, librdkafka
+        finds the new one only in metadata, which it fetches every five minutes, so the metadata is requested before
+        each retry.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline, tries = time.monotonic() + self._timeout_s, 0
         while True:
-            cause = self._refusal(ask())
-            if cause is None:
+            cause, tries = self._refusal(ask()), tries + 1
+            if cause is None or (tries > 1 and cause.code() == is_done):
                 return
             if cause.code() == KafkaError._TIMED_OUT:
                 raise self._silent()
