@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -104,14 +105,28 @@ class LogOffsets:
 
     def ask_rights(self, topics: Iterable[str], timeout_s: float = _ASK_S) -> dict[str, Future[Any]]:
         """Requests descriptions of topics, which say what the client may do with them. Returns futures, and nothing
-        while no broker is known."""
-        admin = self.admin
-        if admin is None:
+        while no broker is known. librdkafka asks the controller: in KRaft mode, that is any broker which the last
+        metadata has named. As long as that is away, librdkafka tries to connect thousands of times a second. So the
+        metadata is requested first."""
+        admin, told = self.admin, {topic: Future[Any]() for topic in topics}
+        if admin is None or not told:
             return {}
-        asked: dict[str, Future[Any]] = admin.describe_topics(
-            TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=timeout_s
-        )
-        return asked
+
+        def ask() -> None:
+            try:
+                admin.list_topics(next(iter(told)), timeout=timeout_s)
+                asked = admin.describe_topics(
+                    TopicCollection(list(told)), include_authorized_operations=True, request_timeout=timeout_s
+                )
+            except KafkaException as error:
+                for future in told.values():
+                    future.set_exception(error)
+                return
+            for topic, future in asked.items():
+                future.add_done_callback(partial(_pass_on, told[topic]))
+
+        threading.Thread(target=ask, name="kafka-coord-rights", daemon=True).start()
+        return told
 
     def beginnings(self, partitions: Iterable[TopicPartition], timeout_s: float = _ASK_S) -> dict[TopicPartition, int]:
         """Returns the first offset in each log. Raises :class:`BrokerError` and :class:`NotFound`, like the methods
@@ -162,16 +177,21 @@ def _told(asked: Future[Any]) -> Future[Any]:
     told: Future[Any] = Future()
 
     def pass_on(done: Future[Any]) -> None:
-        failure = done.exception()
-        if failure is None and done.result().offset == OFFSET_INVALID:
-            failure = _untold()
-        if failure is not None:
-            told.set_exception(failure)
+        if done.exception() is None and done.result().offset == OFFSET_INVALID:
+            told.set_exception(_untold())
         else:
-            told.set_result(done.result())
+            _pass_on(told, done)
 
     asked.add_done_callback(pass_on)
     return told
+
+
+def _pass_on(told: Future[Any], done: Future[Any]) -> None:
+    failure = done.exception()
+    if failure is not None:
+        told.set_exception(failure)
+    else:
+        told.set_result(done.result())
 
 
 def _untold() -> KafkaException:

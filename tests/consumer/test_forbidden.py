@@ -301,9 +301,10 @@ def test_a_right_that_is_taken_away_moves_the_topic_and_ends_no_application(
 
 
 def test_a_spark_query_reads_its_other_topics_and_begins_a_forbidden_one_at_its_first_end(
-    guarded: Guarded, store: KazooStore, caplog: pytest.LogCaptureFixture
+    guarded: Guarded, store: KazooStore, elected: SocketInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     flights, salaries = guarded.topic("query-flights", AclOperation.READ), guarded.topic("query-salaries")
+    seen(elected.service, (flights, salaries))
     guarded.produce(salaries, "before")
     options = {"zookeeper": guarded.zookeeper, "group": "query", "topics": f"{flights},{salaries}"}
     login = {f"kafka.{name}": value for name, value in login_of("reader").items() if name != "log_level"}
