@@ -19,6 +19,7 @@ from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import NoNode, NoOffset
 from kafka_coord.groups.managed import describe_group
+from kafka_coord.kafka.librdkafka import LogOffsets, admin_client
 from kafka_coord.model import TopicPartition
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import SourceOptions
@@ -239,6 +240,17 @@ def test_a_log_that_a_new_leader_has_cut_is_read_on_from_the_end_of_the_epoch(
         for one in consumers:
             one.close()
         cluster.broker(1).start()
+
+
+def test_rights_are_told_although_the_controller_that_the_metadata_named_is_away(cluster: KafkaCluster) -> None:
+    if not cluster.brokers[0].settings.kraft:
+        pytest.skip("in ZooKeeper mode, the metadata names the controller")
+    cluster.start()
+    offsets = LogOffsets(uncommitted=False)
+    offsets.admin = admin_client({"bootstrap.servers": cluster.bootstrap_servers})
+    eventually(lambda: offsets.admin.list_topics(timeout=10).controller_id == 2)
+    cluster.broker(2).stop()
+    assert offsets.ask_rights([LED.topic])[LED.topic].result(30).authorized_operations
 
 
 def step(member: Consumer | Query | ChildProcess) -> None:
