@@ -901,10 +901,8 @@ class Moves:
                     if namesake.node[0] not in self._instances.running():
                         began = _now()  # nobody can be heard
                     back = await self._kinds.known_of(name)
-                    ended = {
-                        id_ for id_, one in members.items() if _now() > began + one.session_timeout_s + _HEARD_WITHIN_S
-                    }
-                    gone = (back.left | (ended - back.heard)) & members.keys()
+                    silent = _silent(members.values(), _now() - began) - back.heard
+                    gone = (back.left | silent) & members.keys()
                     missing = former - {one.member_id for one in namesake.members} - back.given_up - gone
                     if not missing and not expected - _who(members[one] for one in gone) - _who(namesake.members):
                         break
@@ -949,6 +947,11 @@ class Moves:
 def may_freeze_s(timeouts_s: Iterable[float]) -> float:
     """Returns how long a group whose members have these session and rebalance timeouts may be frozen, in seconds."""
     return min([FREEZE_S, *(one / 3 for one in timeouts_s)])
+
+
+def _silent(members: Iterable[MemberMetadata], for_s: float) -> frozenset[str]:
+    """Returns the ids of the members whose sessions have ended if nobody has told for so long that they were heard."""
+    return frozenset(one.member_id for one in members if for_s > one.session_timeout_s + _HEARD_WITHIN_S)
 
 
 def _longest_s(group: GroupMetadata) -> float:
