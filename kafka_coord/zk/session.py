@@ -107,7 +107,6 @@ def connect(
     )
     try:
         store.open(connect_timeout_s)
-        store.check_tree()
     except BaseException:
         store.close()
         raise
@@ -175,6 +174,7 @@ class KazooStore(Store):
                     f"no ZooKeeper at {servers} accepted a connection within {timeout_s:g} s: check that it is "
                     "running, that host and port are right, and that TLS settings and firewalls let this client through"
                 )
+        self._check_tree()
         self._session.start()
 
     def _refused(self) -> StoreUnavailable:
@@ -183,16 +183,19 @@ class KazooStore(Store):
             "credentials, SASL and TLS settings on both sides"
         )
 
-    def check_tree(self) -> None:
+    def _check_tree(self) -> None:
         """Makes sure that the chroot exists, and that the tree in it, if there is one, has a known format. Raises
         :class:`NoNode` and :class:`UnknownVersion`."""
         # an old server may drop the connection on a multi-read, and it is better to find out now than later
         try:
             root, record = self.read_many([GetData("/"), GetData(layout.CLUSTER)])
-        except NoAuth as error:
-            if self._session.state is not SessionState.CONNECTED:  # kazoo connects before it sends credentials
+        except (NoAuth, StoreUnavailable) as error:  # kazoo connects before it sends credentials
+            forbidden = isinstance(error, NoAuth)
+            if kazoo_private.gave_up(self._client) or (forbidden and self._session.state is not SessionState.CONNECTED):
                 raise self._refused() from error
-            return  # the ACL forbids reading it, so it exists
+            if forbidden:
+                return  # the ACL forbids reading it, so it exists
+            raise
         if root is None:
             raise NoNode(
                 f"chroot {self._where.chroot} does not exist on ZooKeeper at {', '.join(self._where.servers)}: "

@@ -17,6 +17,7 @@ from kafka_coord.zk import connect, kazoo_private, layout
 from kafka_coord.zk.acl import AclPlan, Identity
 from kafka_coord.zk.acl_tree import apply, compare
 from kafka_coord.zk.options import Sasl, Tls, ZkOptions
+from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import SessionState
 from tests.waiting import eventually
 from tests.zk.sessions import create_chroot
@@ -126,6 +127,18 @@ def test_sasl_users_are_identities(server: Server):
 def test_a_wrong_password_is_reported_before_any_request(server: Server):
     with pytest.raises(StoreUnavailable, match="was reached, but it refused the connection: check the credentials"):
         connect(server.plain, session_timeout_ms=5_000, options=sasl("delays", "not-three"))
+
+
+def test_a_wrong_password_is_reported_also_if_the_first_request_comes_after_the_refusal(server: Server, monkeypatch):
+    at_once = KazooStore._check_tree
+
+    def later(store: KazooStore) -> None:
+        eventually(lambda: store.session.state is SessionState.LOST)
+        at_once(store)
+
+    monkeypatch.setattr(KazooStore, "_check_tree", later)
+    with pytest.raises(StoreUnavailable, match="refused the connection: check the credentials"):
+        connect(server.plain, session_timeout_ms=3_000, options=sasl("delays", "not-three"))
 
 
 def test_subjects_of_client_certificates_are_identities(server: Server):
