@@ -12,6 +12,7 @@ from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.groups.cluster import read_cluster
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.peer import SESSION_MS
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -42,4 +43,5 @@ def test_every_partition_that_the_broker_leads_is_loaded_first(front: Front, ser
     assert led > 0
     assert serving.log_since_start().partition(READY)[0].count(LOADED) == led
     eventually(lambda: read_cluster(front.store).instances[BROKER_ID].ready)
-    eventually(lambda: not read_cluster(front.store).instances[BROKER_ID].waiting_for, within_s=60)
+    sessions_s = SESSION_MS / 1000  # of peers of earlier tests, who are waited for until then
+    eventually(lambda: not read_cluster(front.store).instances[BROKER_ID].waiting_for, within_s=sessions_s + 30)

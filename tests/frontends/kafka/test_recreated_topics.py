@@ -38,8 +38,13 @@ def group(topic: str) -> str:
 
 
 def recreate(front: Front, topic: str) -> None:
+    """Returns when the instances that follow the topic have noticed."""
+    known = [listener.manager.topics for listener in front.listeners.values()]
+    before = [(topics, topics.last_identity(topic)) for topics in known if topics.is_followed(topic)]
     TopicAdmin(front.brokers).delete(topic)
     TopicAdmin(front.brokers).create(topic, 1, replication=1)
+    for topics, identity in before:
+        eventually(lambda topics=topics, identity=identity: topics.last_identity(topic) != identity)
 
 
 def fetched(peer: Peer, group: str, topic: str, error: Error = Error.NONE) -> int:
