@@ -82,7 +82,7 @@ _OWN_SERVERS = (f"{_FRONT}test_security.py", f"{_FRONT}test_trouble.py")
 """Tests of the front end that do not."""
 _ORDER = (
     *(_FRONT, _FRONT_FROM_O, _BROKERS, _CONSUMERS, _SPARK, _WHEELS, "tests/chaos/test_smoke.py"),
-    "tests/dev/test_cluster.py",
+    *("tests/dev/test_cluster.py", "tests/test_on_kraft.py"),
     *("tests/trouble/test_every_znode.py", "tests/demo/test_demo.py", *_OWN_SERVERS),
     *("tests/simulation/test_histories.py", "tests/simulation/groups/test_groups.py", "tests/zk/test_session.py"),
     *("tests/simulation/test_mutations.py", "tests/model/test_hostile_values.py"),
