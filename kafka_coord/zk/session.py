@@ -189,12 +189,13 @@ class KazooStore(Store):
         # an old server may drop the connection on a multi-read, and it is better to find out now than later
         try:
             root, record = self.read_many([GetData("/"), GetData(layout.CLUSTER)])
-        except (NoAuth, StoreUnavailable) as error:  # kazoo connects before it sends credentials
-            forbidden = isinstance(error, NoAuth)
-            if kazoo_private.gave_up(self._client) or (forbidden and self._session.state is not SessionState.CONNECTED):
+        except NoAuth as error:
+            if self._session.state is not SessionState.CONNECTED:  # kazoo connects before it sends credentials
                 raise self._refused() from error
-            if forbidden:
-                return  # the ACL forbids reading it, so it exists
+            return  # the ACL forbids reading it, so it exists
+        except StoreUnavailable as error:
+            if kazoo_private.gave_up(self._client):  # the credentials were refused before the request
+                raise self._refused() from error
             raise
         if root is None:
             raise NoNode(

@@ -311,7 +311,7 @@ def test_only_the_commit_that_is_too_large_hears_of_it(place: Place) -> None:
 def test_a_commit_of_more_than_a_mib_is_answered_as_kafka_answers_it(place: Place) -> None:
     async def commits(side: Side) -> tuple[set[str], set[str]]:
         kept = await large_commit(side, partitions=2)
-        return committed(await large_commit(side, times=30, metadata="m" * 4_000)), committed(kept)
+        return committed(await large_commit(side, times=150, metadata="m" * 4_000)), committed(kept)
 
     with place.set("max.message.bytes", "3000"):
         kafka, ours = play(*place.sides(fresh("huge")), of=commits)
