@@ -110,13 +110,14 @@ def change_kinds(
     fence: Check | None = None,
     ops: Callable[[Records], Iterable[Op]] = lambda _changed: (),
     *,
+    known: Records = MappingProxyType({}),
     always: bool = False,
 ) -> Recorded:
     """Applies ``change`` to the records of a partition, without losing concurrent changes, and returns them as they are
-    then. ``ops`` become part of the same multi; if one of them fails, raises :class:`MultiFailed`. If ``always`` is
-    set, writes even if nothing changes, so that no earlier write whose outcome is unknown can still take effect. Raises
-    :class:`~kafka_coord.errors.Fenced` and other :class:`~kafka_coord.errors.StoreError`, and
-    :class:`~kafka_coord.errors.MalformedValue`."""
+    then. If somebody has deleted the znode, applies it to those that were ``known``. ``ops`` become part of the same
+    multi; if one of them fails, raises :class:`MultiFailed`. If ``always`` is set, writes even if nothing changes, so
+    that no earlier write whose outcome is unknown can still take effect. Raises :class:`~kafka_coord.errors.Fenced` and
+    other :class:`~kafka_coord.errors.StoreError`, and :class:`~kafka_coord.errors.MalformedValue`."""
     path = layout.kinds(partition)
     for is_last in (*[False] * _TRIES, True):
         try:
@@ -124,7 +125,7 @@ def change_kinds(
         except NoNode:
             node = None
         before = decode_kinds(partition, node)
-        after = change(before.groups)
+        after = change(known if node is None else before.groups)
         if after == before.groups and not always:
             return before
         if node is None:
@@ -146,11 +147,17 @@ def change_kinds(
 
 
 def record_new(
-    store: Store, partition: int, wanted: Mapping[str, GroupKind], fence: Check, *, are_stored: bool = False
+    store: Store,
+    partition: int,
+    wanted: Mapping[str, GroupKind],
+    fence: Check,
+    *,
+    known: Records = MappingProxyType({}),
+    are_stored: bool = False,
 ) -> Recorded:
     """Records the groups in ``wanted`` that have no record, and returns the partition's records. Unless they
     ``are_stored`` somewhere already, a group that is not to be managed, but exists in ZooKeeper by now, is recorded as
-    managed. Raises as :func:`change_kinds`."""
+    managed. ``known`` and the errors are as of :func:`change_kinds`."""
     kinds = dict(wanted)
     store.ensure_path(layout.GROUPS)
     while True:
@@ -165,7 +172,7 @@ def record_new(
                     yield from (Create(layout.group(name)), Delete(layout.group(name)))
 
         try:
-            return change_kinds(store, partition, added, fence, absent)
+            return change_kinds(store, partition, added, fence, absent, known=known)
         except MultiFailed as error:
             if not isinstance(error.cause, NodeExists) or error.path == layout.kinds(partition):
                 raise
@@ -179,30 +186,40 @@ class RecordChanged(StoreError):
 
 
 def record_kind(
-    store: Store, group: str, fence: Check, expected: GroupRecord | None = None, ops: Sequence[Op] = (), **changes: Any
+    store: Store,
+    group: str,
+    fence: Check,
+    expected: GroupRecord | None = None,
+    ops: Sequence[Op] = (),
+    *,
+    known: Records = MappingProxyType({}),
+    **changes: Any,
 ) -> Recorded:
     """Records another kind of a group, or another of its fields, together with ``ops``. Raises :class:`RecordChanged`
-    unless its record is the ``expected`` one, if that is given, and as :func:`change_kinds`."""
+    unless its record is the ``expected`` one, if that is given. ``known`` and other errors are as of
+    :func:`change_kinds`."""
 
     def changed(before: Records) -> Records:
-        known = before.get(group)
-        if expected is not None and known != expected:
-            raise RecordChanged(f"group {group} is recorded as {known}, not as {expected}")
-        return {**before, group: structs.replace(known or GroupRecord(changes["kind"]), **changes)}
+        record = before.get(group)
+        if expected is not None and record != expected:
+            raise RecordChanged(f"group {group} is recorded as {record}, not as {expected}")
+        return {**before, group: structs.replace(record or GroupRecord(changes["kind"]), **changes)}
 
-    return change_kinds(store, partition_of(group), changed, fence, lambda _changed: ops)
+    return change_kinds(store, partition_of(group), changed, fence, lambda _changed: ops, known=known)
 
 
-def forget_kind(store: Store, group: str, fence: Check | None = None) -> Recorded:
+def forget_kind(
+    store: Store, group: str, fence: Check | None = None, *, known: Records = MappingProxyType({})
+) -> Recorded:
     """Removes the record of a group that does not exist any more, unless the group is moving, or is fenced: what the
-    brokers keep under its name must not come back. Raises as :func:`change_kinds`."""
+    brokers keep under its name must not come back. ``known`` and the errors are as of :func:`change_kinds`."""
 
     def without(before: Records) -> Records:
-        known = before.get(group)
-        stays = known is not None and (known.moving or known.fenced)
+        record = before.get(group)
+        stays = record is not None and (record.moving or record.fenced)
         return {name: one for name, one in before.items() if name != group or stays}
 
-    return change_kinds(store, partition_of(group), without, fence)
+    return change_kinds(store, partition_of(group), without, fence, known=known)
 
 
 class Seen(JsonObject, frozen=True, array_like=True):

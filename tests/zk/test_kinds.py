@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -195,6 +195,31 @@ def test_a_write_of_unknown_outcome_has_none_once_it_was_found_out(
     with pytest.raises(MultiFailed):
         multi(late.pop())
     assert read_kinds(store)[GROUP] == GroupRecord(CLIENT_ASSIGNED, fenced="a")
+
+
+OTHER = next(name for name in map(str, range(10_000)) if partition_of(name) == PARTITION)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda kinds: kinds.begin(PARTITION, 0, {OTHER: True}),
+        lambda kinds: kinds.record_first(OTHER, CLIENT_ASSIGNED),
+        lambda kinds: kinds.record(OTHER, CLIENT_ASSIGNED),
+        lambda kinds: kinds.claim_undo(GROUP, "a"),
+        lambda kinds: kinds.forget(OTHER, in_term=True),
+    ],
+    ids=["begin", "record_first", "record", "claim_undo", "forget"],
+)
+def test_whoever_writes_first_after_the_znode_was_deleted_writes_what_was_known_again(
+    store: SimulatedStore, write: Callable[[Kinds], Coroutine[Any, Any, Any]]
+) -> None:
+    """The instance with the term may not have heard of it yet. Or it has begun its term since: then nobody had it when
+    the instances heard."""
+    kinds = moving(store)
+    store.delete(layout.kinds(PARTITION))
+    asyncio.run(write(kinds))
+    assert read_kinds(store)[GROUP].moving.endswith("a")
 
 
 def test_an_instance_that_records_under_an_old_term_hears_that_it_was_deposed(store: SimulatedStore) -> None:

@@ -190,7 +190,7 @@ class Kinds:
         was known stays known, and the instance with the partition's term writes it again."""
         known = self._of_partition(partition)
         if found.version < 0 <= known.version and partition in self._terms:
-            self._again[partition] = asyncio.create_task(self._write_again(partition, known.groups))
+            self._again[partition] = asyncio.create_task(self._write_again(partition))
         if found.version < known.version and found.czxid in {0, known.czxid}:
             return
         self._recorded[partition] = found
@@ -304,11 +304,10 @@ class Kinds:
     def end(self, partition: int) -> None:
         self._terms.pop(partition, None)
 
-    async def _write_again(self, partition: int, known: Mapping[str, GroupRecord]) -> None:
+    async def _write_again(self, partition: int) -> None:
         log.warning("the kinds of groups were deleted, so they are written again znode=%s", layout.kinds(partition))
         try:
-            again, fence = lambda before: {**known, **before}, self._fence(partition)
-            self._told(partition, await self._written(partition, change_kinds, self._store, partition, again, fence))
+            await self.find_out(partition)
         except (StoreError, MalformedValue) as error:
             log.warning("cannot write the kinds of groups again: %s", error)
 
@@ -388,8 +387,11 @@ class Kinds:
             self._told(partition, await self._written(partition, look))
 
     async def _written(self, partition: int, write: Callable[..., Recorded], *arguments: Any) -> Recorded:
+        """Lets the owner of the term write. It writes what it knows again if somebody has deleted the znode: it may not
+        have heard of that yet, or have heard of it while nobody had the term."""
+        known = self._of_partition(partition).groups if partition in self._terms else {}
         try:
-            return await asyncio.to_thread(write, *arguments)
+            return await asyncio.to_thread(write, *arguments, known=known)
         except Fenced:  # a newer term was claimed, even if nobody has begun it: nothing can be recorded in this one
             self.on_deposed(partition)
             raise
@@ -478,14 +480,16 @@ def _read_now(store: Store, group: str) -> GroupRecord | None:
     return read_kinds(store, [group]).get(group)
 
 
-def _record_stored(store: Store, partition: int, in_log: Mapping[str, bool], fence: Check) -> Recorded:
+def _record_stored(
+    store: Store, partition: int, in_log: Mapping[str, bool], fence: Check, known: Mapping[str, GroupRecord]
+) -> Recorded:
     store.sync(layout.GROUPS)
     listing = store.children_many([layout.GROUPS])[0]
     names: Iterable[str] = listing.names if listing is not None else ()
     managed = {name for name in names if partition_of(name) == partition}
     kinds = dict.fromkeys(in_log, GroupKind.CLIENT_ASSIGNED) | dict.fromkeys(managed, GroupKind.MANAGED)
     kinds |= {name: GroupKind.CLIENT_ASSIGNED for name, has_members in in_log.items() if has_members}
-    return record_new(store, partition, kinds, fence, are_stored=True)
+    return record_new(store, partition, kinds, fence, known=known, are_stored=True)
 
 
 @dataclass(slots=True)
