@@ -118,7 +118,9 @@ class LogOffsets:
                 asked = admin.describe_topics(
                     TopicCollection(list(told)), include_authorized_operations=True, request_timeout=timeout_s
                 )
-            except KafkaException as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, who waits for an answer must get one
+                if not isinstance(error, KafkaException):
+                    error = KafkaException(KafkaError(KafkaError._FAIL, repr(error)))
                 for future in told.values():
                     future.set_exception(error)
                 return

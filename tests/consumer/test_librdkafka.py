@@ -59,3 +59,12 @@ def test_an_offset_that_no_broker_has_told_is_a_failure_that_passes() -> None:
         with pytest.raises(KafkaException) as raised:
             log_bounds(client, Assigned("t", 0), 1.0)
         assert raised.value.args[0].retriable()
+
+
+def test_who_asks_for_rights_gets_an_answer_whatever_librdkafka_raises() -> None:
+    """A member that never heard would never ask for the topic again."""
+    offsets = LogOffsets(uncommitted=False)
+    offsets.admin = cast(Any, SimpleNamespace())  # it has no method at all
+    failure = offsets.ask_rights(["t"])["t"].exception(10)
+    assert isinstance(failure, KafkaException)
+    assert "list_topics" in failure.args[0].str()
