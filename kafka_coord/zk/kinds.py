@@ -58,7 +58,7 @@ Records = Mapping[str, GroupRecord]
 
 class Recorded(NamedTuple):
     """The records of one partition, and their znode's version, which is -1 if there is no znode. ``czxid`` is the
-    znode's, or 0 if it was just created."""
+    znode's, or 0 if there is none."""
 
     version: int = -1
     groups: Records = MappingProxyType({})
@@ -142,7 +142,8 @@ def change_kinds(
             if error.index == 0 and isinstance(error.cause, BadVersion | NodeExists | NoNode) and not is_last:
                 continue
             raise
-        return Recorded(before.version + 1, after, before.czxid)
+        made = store.exists(path) if node is None else node.stat
+        return Recorded(before.version + 1, after, made.czxid if made is not None else 0)
     raise AssertionError  # the last try returns or raises
 
 

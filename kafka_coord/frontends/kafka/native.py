@@ -144,7 +144,7 @@ class Kinds:
         """The same records, by group."""
         self._wanted: dict[int, dict[str, GroupKind]] = {}
         self._recording: dict[int, asyncio.Task[None]] = {}
-        self._again: dict[int, asyncio.Task[None]] = {}
+        self._again: set[asyncio.Task[None]] = set()
         self._terms: dict[int, Check] = {}
         self._frozen_at: dict[tuple[str, str], float] = {}
         """When this instance heard of each move that is under way."""
@@ -190,7 +190,9 @@ class Kinds:
         was known stays known, and the instance with the partition's term writes it again."""
         known = self._of_partition(partition)
         if found.version < 0 <= known.version and partition in self._terms:
-            self._again[partition] = asyncio.create_task(self._write_again(partition))
+            log.warning("the kinds of groups were deleted, so they are written again znode=%s", layout.kinds(partition))
+            self._again.add(again := asyncio.create_task(self._find_out_surely(partition)))
+            again.add_done_callback(self._again.discard)
         if found.version < known.version and found.czxid in {0, known.czxid}:
             return
         self._recorded[partition] = found
@@ -220,6 +222,10 @@ class Kinds:
     def version(self, partition: int) -> int:
         """Returns the version of the partition's records that are known."""
         return self._of_partition(partition).version
+
+    def czxid(self, partition: int) -> int:
+        """Returns which znode the partition's records were read from: with it, all that was below it was deleted."""
+        return self._of_partition(partition).czxid
 
     def record_of(self, group: str) -> GroupRecord | None:
         return self._records.get(group)
@@ -299,17 +305,10 @@ class Kinds:
         here. Raises :class:`StoreError` and :class:`MalformedValue`."""
         fence = self._terms[partition] = Check(layout.log_partition(partition), term)
         if self._store is not None:
-            self._told(partition, await self._written(partition, _record_stored, self._store, partition, stored, fence))
+            await self._written(partition, _record_stored, self._store, partition, stored, fence)
 
     def end(self, partition: int) -> None:
         self._terms.pop(partition, None)
-
-    async def _write_again(self, partition: int) -> None:
-        log.warning("the kinds of groups were deleted, so they are written again znode=%s", layout.kinds(partition))
-        try:
-            await self.find_out(partition)
-        except (StoreError, MalformedValue) as error:
-            log.warning("cannot write the kinds of groups again: %s", error)
 
     async def record_first(self, group: str, kind: GroupKind) -> GroupKind:
         """Records the kind of a group that has none, and returns the kind that it has then. Only the instance with the
@@ -331,7 +330,7 @@ class Kinds:
                 self._keep(partition, {**added, **self._of_partition(partition).groups})
             else:
                 fence = self._fence(partition)
-                self._told(partition, await self._written(partition, record_new, self._store, partition, wanted, fence))
+                await self._written(partition, record_new, self._store, partition, wanted, fence)
         finally:  # not once it is done: who comes before the callback would await what is done, again and again
             del self._recording[partition]
 
@@ -349,9 +348,7 @@ class Kinds:
         elif changes or self.of(group) is not kind:
             fence = self._fence(partition)
             change = partial(record_kind, self._store, group, fence, expected, ops, kind=kind, **changes)
-            found = await self._written(partition, change)
-            self._told(partition, found)
-            return found.version
+            return (await self._written(partition, change)).version
         return self._of_partition(partition).version
 
     async def record_surely(
@@ -370,13 +367,7 @@ class Kinds:
             await self.record(group, kind, expected, ops)
         except (Exception, asyncio.CancelledError):
             doubts()
-            while partition in self._terms:
-                try:
-                    await asyncio.shield(self.find_out(partition))
-                    break
-                except (StoreError, MalformedValue) as error:
-                    log.info("cannot find out the kinds of groups partition=%d: %s; trying again", partition, error)
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+            await self._find_out_surely(partition)
             if self.record_of(group) != structs.replace(expected, kind=kind):
                 raise
 
@@ -384,17 +375,30 @@ class Kinds:
         """Finds out what is recorded, after a write whose outcome is unknown. Like :meth:`record_first`."""
         if self._store is not None:
             look = partial(change_kinds, self._store, partition, dict, self._fence(partition), always=True)
-            self._told(partition, await self._written(partition, look))
+            await self._written(partition, look)
+
+    async def _find_out_surely(self, partition: int) -> None:
+        """Finds out what is recorded, unless the term ends."""
+        while partition in self._terms:
+            try:
+                await asyncio.shield(self.find_out(partition))
+                break
+            except (StoreError, MalformedValue) as error:
+                log.info("cannot find out the kinds of groups partition=%d: %s; trying again", partition, error)
+                await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _written(self, partition: int, write: Callable[..., Recorded], *arguments: Any) -> Recorded:
         """Lets the owner of the term write. It writes what it knows again if somebody has deleted the znode: it may not
         have heard of that yet, or have heard of it while nobody had the term."""
         known = self._of_partition(partition).groups if partition in self._terms else {}
         try:
-            return await asyncio.to_thread(write, *arguments, known=known)
+            found: Recorded = await asyncio.to_thread(write, *arguments, known=known)
         except Fenced:  # a newer term was claimed, even if nobody has begun it: nothing can be recorded in this one
             self.on_deposed(partition)
             raise
+        if found.czxid >= self.czxid(partition):  # otherwise the znode has been made anew since
+            self._told(partition, found)
+        return found
 
     async def claim_undo(self, group: str, move: str) -> str | None:
         """Records that a move is being undone, unless it has ended: only the record knows, if a write's outcome is
@@ -445,6 +449,9 @@ class Kinds:
         record = self.record_of(group)
         if self._store is not None:
             record = await asyncio.to_thread(_read_now, self._store, group)
+        if record is None and partition_of(group) in self._terms:  # somebody may have deleted the znode
+            await self.find_out(partition_of(group))
+            record = self.record_of(group)
         if record != expected:
             raise RecordChanged(f"the record of {group} has changed")
 
@@ -459,7 +466,7 @@ class Kinds:
         try:
             if self._store is not None:
                 fence = self._fence(partition) if in_term else None
-                self._told(partition, await self._written(partition, forget_kind, self._store, group, fence))
+                await self._written(partition, forget_kind, self._store, group, fence)
             else:
                 left = {name: one for name, one in self._of_partition(partition).groups.items() if name != group}
                 self._keep(partition, left)
@@ -533,8 +540,8 @@ class NativeGroups:
         """The ids of members that hold nothing any more: by group, those that nobody uses any more, because their
         clients have joined again with others, and by the stay of a fence, those with which KIP-848 members have joined
         again since, and those of members that have left."""
-        self._told_given_up: dict[int, Mapping[str, Collection[str]]] = {}
-        """What of them was told last, by partition."""
+        self._told_given_up: dict[int, tuple[int, Mapping[str, Collection[str]]]] = {}
+        """What of them was told last, by partition, and below which znode."""
         self._transactional: dict[str, None] = {}
         """The groups whose offsets were committed in transactions."""
         self._is_free: dict[str, float] = {}
@@ -710,13 +717,14 @@ class NativeGroups:
                     (f"{stay}{_HEARD}", self._seen.get(group, none)),
                 )
             }
-            wanted = {stay: ids for stay, ids in of_stays.items() if ids}
-            if wanted == self._told_given_up.get(partition, {}):
+            wanted, below = {stay: ids for stay, ids in of_stays.items() if ids}, self.kinds.czxid(partition)
+            told_below, told = self._told_given_up.get(partition, (below, {}))
+            if wanted == told and (below == told_below or not wanted):
                 return
             try:
                 async with asyncio.timeout(_TOLD_WITHIN_S):
                     await self.kinds.give_up(partition, self._instances.broker_id, wanted)
-                self._told_given_up[partition] = wanted
+                self._told_given_up[partition] = below, wanted
             except (StoreError, MalformedValue, TimeoutError) as error:
                 log.info("cannot tell who has come back: %s; trying again", error)
                 asyncio.get_running_loop().call_later(_TOLD_WITHIN_S, self._returning, partition)

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.metadata import GroupMetadata
-from kafka_coord.errors import BrokerError, KafkaCoordError, StoreError, StoreUnavailable
+from kafka_coord.errors import BrokerError, KafkaCoordError, NoNode, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.clients import with_length
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Node
@@ -146,7 +146,8 @@ class Front(Instance):
         )
         self.manager.limits = _LIMITS
         self.store = self._connected()
-        self.kinds, self._read_version = Kinds(self.store), -2
+        self.kinds = Kinds(self.store)
+        self._read_state = -1, -1
         self.known.newest_version = _newest  # type: ignore[method-assign, assignment]
         self.known.native_coordinator = self._native_coordinator  # type: ignore[method-assign, assignment]
         self.coordinator = GroupCoordinator(
@@ -193,9 +194,9 @@ class Front(Instance):
 
     def _read(self) -> None:
         node = self.store.read_many([GetData(layout.kinds(HERE))])[0]
-        version = node.stat.version if isinstance(node, Data) else -1
-        if version != self._read_version:
-            self._read_version = version
+        state = (node.stat.czxid, node.stat.version) if isinstance(node, Data) else (self.history.deletions, -1)
+        if state != self._read_state:
+            self._read_state = state
             self.kinds._told(HERE, decode_kinds(HERE, node if isinstance(node, Data) else None))
         self.kinds._is_current = True
 
@@ -241,6 +242,8 @@ class MoveHistory:
     broker: type[Broker] = Broker
     reader: type[Reader] = Reader
     turmoil_s, calm_s = TURMOIL_S, CALM_S
+    deletions = 0
+    """How often somebody has deleted the znode of the kinds."""
 
     def __init__(self, seed: int, faults: frozenset[str] = FAULTS) -> None:
         self.seed, self.world = seed, World(seed)
@@ -634,6 +637,22 @@ class MoveHistory:
         processes = [*(one.process for one in self.fronts.values()), *(one.process for one in self.readers)]
         for failure in (one for process in processes for one in process.failures()):
             raise InvariantBroken(failure)
+
+
+class DeletedHistory(MoveHistory):
+    """Somebody also deletes the znode of the kinds, with what is below it, again and again."""
+
+    def _strike(self) -> None:
+        if self.calm or self.rng.random() < 0.5:
+            super()._strike()
+            return
+        self.say("deleted")
+        self.deletions += 1
+        store, path = self.fronts[BROKERS[0]].store, layout.kinds(HERE)
+        with suppress(NoNode):
+            for name in store.children(path):
+                store.delete(f"{path}/{name}")
+            store.delete(path)
 
 
 class ChangedHistory(MoveHistory):

@@ -223,6 +223,15 @@ def _offsets_deleted() -> Patches:
     return ((Fence, "commit", commit),)
 
 
+def _lost_with_the_znode() -> Patches:
+    written = Kinds._written
+
+    async def forgetful(self: Any, partition: int, write: Callable[..., Any], *arguments: Any) -> Any:
+        return await written(self, partition, lambda *given, known: write(*given, known={}), *arguments)
+
+    return ((Kinds, "_written", forgetful),)
+
+
 PLANTED: dict[str, Callable[[], Patches]] = {
     "offsets are read before the freeze": _offsets_read_early,
     "no fence joins": _no_fence,
@@ -243,6 +252,7 @@ PLANTED: dict[str, Callable[[], Patches]] = {
     "a group that is given back is given back again": _given_back_twice,
     "an instance tells offsets that were committed before a take-over it has not heard of": _told_as_ever,
     "a give-back removes offsets by requests that nobody refuses": _offsets_deleted,
+    "who writes records after somebody has deleted them forgets what they were": _lost_with_the_znode,
 }
 
 TELLING = {

@@ -10,9 +10,11 @@ from tests.simulation.groups.clients import SESSION_MS
 from tests.simulation.groups.moves import (
     PATIENT_MS,
     ChangedHistory,
+    DeletedHistory,
     HeldHistory,
     LateHistory,
     MissingHistory,
+    MoveHistory,
     NewerHistory,
     StrangerHistory,
     play,
@@ -50,6 +52,7 @@ WRITTEN = {
     "members are of the newest generation that is known": (NewerHistory, 1, "told ILLEGAL_GENERATION"),
     "a give-back removes offsets by requests that nobody refuses": (LateHistory, 3, "although 99 was acknowledged"),
     "a generation begins while the fence enters": (StrangerHistory, 7, "stranger was given"),
+    "who writes records after somebody has deleted them forgets what they were": (DeletedHistory, 28, "although 11"),
 }
 """The defects that a history finds which was written for them, and what it then says."""
 
@@ -62,12 +65,16 @@ def test_no_commit_is_lost_no_partition_has_two_readers_and_no_move_is_stuck() -
 
 
 @pytest.mark.parametrize(("history", "seed"), [one[:2] for one in WRITTEN.values()])
-def test_what_was_wrong_once_does_not_happen_again(history: type[ChangedHistory], seed: int) -> None:
+def test_what_was_wrong_once_does_not_happen_again(history: type[MoveHistory], seed: int) -> None:
     assert played(history(seed))[0] == ""
 
 
 def test_nobody_is_given_what_the_members_read_while_the_fence_enters() -> None:
     assert [played(StrangerHistory(seed))[0] for seed in range(8)] == [""] * 8
+
+
+def test_a_move_goes_on_whenever_somebody_deletes_what_is_recorded() -> None:
+    assert [played(DeletedHistory(seed))[0] for seed in range(8)] == [""] * 8
 
 
 def test_requests_that_come_too_late_take_nothing_away() -> None:
