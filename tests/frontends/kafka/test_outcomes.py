@@ -37,6 +37,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.kafka import Broker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm
@@ -205,10 +206,14 @@ def committed(answer: Any) -> set[str]:
 
 
 async def large_commit(side: Side, partitions: int = 10, metadata: str = "m" * 1_000, times: int = 1) -> Any:
+    """Commits again if the broker closes the connection: it does so if it gets no time for longer than its idle limit,
+    which is short here."""
     form = message("OffsetCommitRequest")
     part = form.struct("OffsetCommitRequestPartition")
     parts = tuple(part(partition_index=n, committed_offset=7, committed_metadata=metadata) for n in range(partitions))
     topic = form.struct("OffsetCommitRequestTopic")(name=FLIGHTS, partitions=parts * times)
+    with contextlib.suppress(BrokerError):
+        return await side.ask("OffsetCommit", 7, group_id=side.group, topics=(topic,))
     return await side.ask("OffsetCommit", 7, group_id=side.group, topics=(topic,))
 
 
