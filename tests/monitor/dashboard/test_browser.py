@@ -518,8 +518,16 @@ def drawn(
     return page
 
 
+SHOW = """address => new Promise((done) => {
+    if (location.hash === address) return done();
+    addEventListener("hashchange", () => done(), {once: true});
+    location.hash = address;
+})"""
+"""Returns when the page, which has listened for longer, has changed: a busy browser may do so late."""
+
+
 def show(page: Any, address: str) -> None:
-    page.evaluate("address => { location.hash = address; }", address)
+    page.evaluate(SHOW, address)
     page.wait_for_function("!document.querySelector('main').textContent.includes('Reading…')")
     page.evaluate("new Promise(requestAnimationFrame)")
 
