@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
@@ -356,7 +356,12 @@ def running() -> Iterator[OddBroker]:
 def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     with suppress(asyncio.CancelledError):
         loop.run_until_complete(task)
-    for left in asyncio.all_tasks(loop):
-        left.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(_cancelled(asyncio.all_tasks(loop)))
     loop.close()
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for one in tasks:
+        one.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # what they have closed is closed in the next pass of the loop
